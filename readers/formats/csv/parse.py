@@ -146,7 +146,7 @@ class Parser:
             path, number: the file, and which of its rows the first of these is, from 1; for messages.
 
         Returns:
-            The inputs, of shape (rows, columns); and the text of each label column, an Arrow dictionary array.
+            The inputs, of shape (rows, columns); and the text of each label column, an Arrow array.
 
         Raises:
             DataError: a row has too many or too few fields, has bytes that are no text, or a word where inputs are.
@@ -192,7 +192,7 @@ class Parser:
                 texts = zip(*(columns[column].to_pylist() for column in self.chosen.x), strict=True)
             self._blame(texts, path, number)
             raise DataError(f"{path}, data rows {number} to {number + len(begins) - 1}: {error}") from None
-        return x, [label.dictionary_encode() for label in labels]
+        return x, labels
 
     def _check_counts(self, tokens: QuoteScanner, begins: np.ndarray, end: int, path: str, number: int) -> None:
         counts = np.diff(np.searchsorted(tokens.delimiters(), np.append(begins, end)))
@@ -285,11 +285,13 @@ def facts(labels: Sequence[Any], columns: tuple[int, ...], x: np.ndarray, start:
     missing: list[tuple[int, int]] = []
     empty: list[tuple[int, int]] = []
     for column, texts in zip(columns, labels, strict=True):
-        own, lacks = _kind(texts.dictionary)
+        own, lacks = _kind(texts)
         kind = max(kind, own)
-        for found, among in ((missing, MISSING), (empty, ("",))):
-            row = _missing(texts.dictionary, among).take(texts.indices).index(True).as_py() if lacks else -1
-            found += [(start + row, column)] if row >= 0 else []
+        if lacks:
+            coded = texts.dictionary_encode()
+            for found, among in ((missing, MISSING), (empty, ("",))):
+                row = _missing(coded.dictionary, among).take(coded.indices).index(True).as_py()
+                found += [(start + row, column)] if row >= 0 else []
     return Facts(kind, min(missing, default=None), min(empty, default=None), rows_with_gaps(x))
 
 
@@ -304,7 +306,9 @@ def _kind(texts: Any) -> tuple[Kind, bool]:
 
 
 def as_kind(texts: Any, kind: Kind) -> np.ndarray:
-    """A label column as what the whole table has. Args: texts: an Arrow dictionary array of strings."""
-    values = texts.dictionary if kind is Kind.WORDS else _numbers(texts.dictionary, kind.dtype)
-    found: np.ndarray = values.to_numpy(zero_copy_only=False).astype(kind.dtype, copy=False)
-    return found[texts.indices.to_numpy()]
+    """A label column as what the whole table has. Args: texts: an Arrow array of strings."""
+    if kind is not Kind.WORDS:
+        return _inputs(_numbers(texts, kind.dtype), kind.dtype)
+    coded = texts.dictionary_encode()  # rows of one word share a str
+    words: np.ndarray = coded.dictionary.to_numpy(zero_copy_only=False)
+    return words[coded.indices.to_numpy()]
