@@ -222,6 +222,7 @@ WRONG = {
     "a missing word": (b"a,b\n1,x\n2,y\n3,\n", {}, ["data row 3", "'b'", "no label", "words"]),
     "missing, but integers": (b"a,b\n1,1\n,2\n", {"dtype": np.dtype("int32")}, ["data row 2", "'a'", "type int32"]),
     "too large": (b"a,b\n1,1\n300,2\n", {"dtype": np.dtype("uint8")}, ["data row 2", "'300'", "not of type uint8"]),
+    "hexadecimal": (b"a,b\n1,1\n0x10,2\n", {"dtype": np.dtype("int16")}, ["data row 2", "'0x10'", "not a number"]),
     "no such column": (COLUMNS, {"x": "c"}, ["no column 'c'", "'id', 'Target', 'a', 'b'"]),
     "no such position": (COLUMNS, {"y": 4}, ["4 columns", "y=4", "0 to 3"]),
     "two columns of a name": (b"a,a,b\n1,2,3\n", {"x": "a"}, ["2 columns named 'a'"]),

@@ -124,3 +124,9 @@ def test_any_text(text, ranks):
     else:
         np.testing.assert_array_equal(one[0], several[0])
         assert (one[1] is None) == (several[1] is None) and (one[1] is None or one[1].dtype == several[1].dtype)
+
+
+def test_integers_of_all_sorts():
+    """An integer may have a sign, a point, blanks or quotes."""
+    x, _ = read(b'a,b\n1,1\n2,1\n+3,1\n4.0,1\n 5,1\n"6",1\n', 3, x=["a"], y=False, dtype=np.dtype("int16"))
+    assert x.dtype == np.int16 and x[:, 0].tolist() == [1, 2, 3, 4, 5, 6]

@@ -133,9 +133,13 @@ class Parser:
     def __init__(self, delimiter: str, count: int, chosen: ColumnSelection):
         self.delimiter, self.count, self.chosen = delimiter, count, chosen
         self._dtype = chosen.dtype
-        self._kind = "string" if self._dtype.kind in "iu" else "float64"
-        self._missing: Sequence[str] = MISSING[:1]  # few files need the others, and each field is compared with all
-        self._types = dict.fromkeys(chosen.x, self._kind) | dict.fromkeys(chosen.y, "string")
+        # Few files need more than this: each field is compared with all of `missing`, and text is slower than integers.
+        self._as(str(self._dtype) if self._dtype.kind in "iu" else "float64", MISSING[:1])
+
+    def _as(self, kind: str, missing: Sequence[str]) -> None:
+        """Parse inputs as this Arrow type, with these for missing numbers."""
+        self._kind, self._missing = kind, missing
+        self._types = dict.fromkeys(self.chosen.x, kind) | dict.fromkeys(self.chosen.y, "string")
 
     def rows(self, tokens: QuoteScanner, starts: np.ndarray, first: int, stop: int, path: str, number: int) -> Any:
         """Parse rows `first` to `stop` of a piece of text.
@@ -160,6 +164,8 @@ class Parser:
             return f"{path}, data row {number + int(np.searchsorted(begins - low, at, side='right')) - 1}"
 
         _check_text(data, where)
+        if self._kind != "float64" and (b"0x" in data or b"0X" in data):
+            self._as("string", self._missing)  # pyarrow takes hexadecimal numbers for integers
         x = np.empty((len(begins), len(self.chosen.x)), self._dtype)
         wide = None
         if self.count > csv_wide.MOST_COLUMNS:
@@ -182,7 +188,7 @@ class Parser:
                 labels = [columns[column].combine_chunks() for column in self.chosen.y]
         except ValueError as error:
             if self._missing != MISSING:
-                self._missing = MISSING
+                self._as("string" if self._dtype.kind in "iu" else "float64", MISSING)  # for "+1" and "1.0"
                 return self.rows(tokens, starts, first, stop, path, number)
             self._check_counts(tokens, begins, high, path, number)
             if wide:
@@ -232,8 +238,8 @@ def _inputs(values: Any, dtype: np.dtype) -> np.ndarray:
             values = _numbers(values, dtype)
         except ValueError:
             values = _numbers(values, np.dtype(np.float64)).cast(str(dtype))  # 1.0 is a whole number here
-        if values.null_count and dtype.kind in "iu":
-            raise ValueError(f"a number is missing, and the inputs are {dtype}")
+    if values.null_count and dtype.kind in "iu":
+        raise ValueError(f"a number is missing, and the inputs are {dtype}")
     with np.errstate(over="ignore"):
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
 
