@@ -91,7 +91,8 @@ def _is_far(uri: str) -> bool:
 
 
 def _nowhere() -> str:
-    """A store of runs of this rank's own."""
+    """A store of runs of this rank's own, and of their files."""
     folder = tempfile.mkdtemp(prefix="matex-mlflow-")
     atexit.register(namespaces.here_alone(shutil.rmtree), folder, ignore_errors=True)
+    os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = folder  # read where MLflow opens a store of SQLite
     return f"sqlite:///{folder}/runs.db"

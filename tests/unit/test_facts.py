@@ -31,6 +31,7 @@ OTHERS = {
     "logging": "_open",
     "numpy": "_format_impl _mmap _npyio_impl _seed_seq",
     "pandas": "_odswriter _openpyxl _xlsxwriter",
+    "mlflow": "_MLFLOW_SERVER_ARTIFACT_ROOT",
     "wrapt": "_self_module _self_path",
     "netCDF": "_FillValue _NCProperties _Unsigned",
     "gfile of TensorFlow, in C++": "_FileIO__name",
