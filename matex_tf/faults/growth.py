@@ -50,7 +50,7 @@ def why_not(settings: Settings) -> str:
         return f"its --faults is {settings.faults}: ranks come and go with --faults shrink"
     if settings.strategy != "sync":
         return f"its ranks train independently (--strategy {settings.strategy})"
-    for name, plain in (("batch", "global"), ("shard", "none"), ("reproducible", 0), ("transport", "mpi")):
+    for name, plain in (("batch", "global"), ("reproducible", 0), ("transport", "mpi")):
         if getattr(settings, name) != plain:
             return f"it has --{name} {getattr(settings, name)}"
     return ""

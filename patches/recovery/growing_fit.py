@@ -30,6 +30,7 @@ from matex_tf.patches.common import active_flag, model_state, run_state, wrappin
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
+from matex_tf.patches.shards.serving import Parts
 from matex_tf.storage import plain_encoder
 
 #: Seconds between two questions whether a rank has come, about.
@@ -163,6 +164,7 @@ class GrowingFit(resume_fit.Fit):
             one = ranks.growth.hand_over(self._why_not(), self._words(place), self._state(taken))
         if not ranks.broadcast(one is not None, "see whether a rank has come"):
             return
+        run_state.current().part(Parts).join()
         came = ranks.guard.extend(one.bridge if one is not None else None)
         if came:
             self._begin_anew()
@@ -205,6 +207,7 @@ class GrowingFit(resume_fit.Fit):
         run_state.current().trained = words["steps"]
         active_flag.layers().on = words["layers"]
         self._fits.clock.begin_with(words["question"])
+        run_state.current().part(Parts).join()
         self._arrival.enter()
         assert ranks.guard is not None
         if not ranks.guard.extend(self._arrival.bridge):

@@ -47,7 +47,7 @@ class Layout:
 
     def leave(self, survivors: Sequence[int]) -> None:
         """Ranks have died. Args: survivors: the former numbers of the others."""
-        self._left = [self._left[rank] for rank in survivors]
+        self._left = [self._left[rank] for rank in survivors if rank < len(self._left)]  # others have come since
 
     def givers(self) -> list[list[int]]:
         """For each rank that there is now, whose parts it gives so that all have all.

@@ -37,7 +37,7 @@ class Kept:
 
 
 class Parts:
-    """The variables of the run that may lie in parts, in the order in which they were chosen, alike on every rank.
+    """The variables of the run that have lain in parts, in the order in which they were put so, alike on every rank.
 
     Attributes:
         ask: tells the other ranks, which wait, that this one reads a variable, or makes it whole; None: they do it too.
@@ -67,12 +67,22 @@ class Parts:
         self._kept = weakref.ref(kept)
         return kept
 
-    def add(self, part: Part) -> int:
-        """Have one more; returns its number."""
+    def numbered(self, part: Part, number: int) -> int:
+        """The number of one that is whole, and is put in parts now. Args: number: that it had; -1 for none."""
+        if 0 <= number < len(self.every) and self.every[number]() is part:
+            return number
         self.every.append(weakref.ref(part))
         if self._kept is not None and (kept := self._kept()) is not None:
             kept.back.append(part.kept())
         return len(self.every) - 1
+
+    def join(self) -> None:
+        """Have all whole that lie in parts, before ranks come. All ranks come here."""
+        here = {number: part for number, held in enumerate(self.every) if (part := held()) is not None}
+        known = world.of_job().allgather([n for n, part in here.items() if part.is_split], "see what lies in parts")
+        for number in sorted(set.intersection(*map(set, known))):  # what a rank has done with nobody reads
+            here[number].take_part(whole=True)
+        self.every.clear()  # ranks that come have had others; from now on all have the same
 
     def copied(self, handles: Container[int]) -> None:
         """Give other ranks copies of the parts that a step has changed. All ranks come here.

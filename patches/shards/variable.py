@@ -50,9 +50,8 @@ class Part:
         self.variable, self.dtype, self.shape = variable, variable.dtype, tuple(variable.shape)
         self._size = int(np.prod(self.shape))
         self.is_split, self.assigned = False, 0
-        parts = run_state.current().part(Parts)
-        self._make(parts.layout())
-        self._number = parts.add(self)
+        self._number = -1  # see `Parts.numbered`
+        self._make(run_state.current().part(Parts).layout())
         variable._matex_part = self
         kind: Any = type(variable)
         variable.__class__ = _class_in_parts(kind)
@@ -81,6 +80,7 @@ class Part:
     def split(self) -> None:
         """Keep the rank's part alone."""
         if not self.is_split:
+            self._number = run_state.current().part(Parts).numbered(self, self._number)
             whole = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self.dtype)
             self._put(whole)
             del whole

@@ -116,7 +116,7 @@ def plan(number: int, seed: int) -> Run:
     return Run(number, ranks, deaths)
 
 
-def sharded(run: Run) -> Run:
+def sharded(run: Any) -> Any:
     """The same run with something in parts on the ranks, of which as many ranks have copies as may die at once."""
     kind = ("state", "weights", "gradients")[(run.number + run.number // 3) % 3]  # each with each kind of `chaos_hosts`
     run.flags = ["--shard", kind, "--shard-copies", "3"]
@@ -266,12 +266,15 @@ def main() -> int:
         expected: Any = chaos_joins.undisturbed(Path(folder)) if options.joins else undisturbed(Path(folder), server)
         runs: list[Any] = []
         for number in range(options.first, options.first + options.runs):
+            module: Any = chaos_joins if options.joins else chaos_hosts if options.hosts else sys.modules[__name__]
+            run = module.plan(number, options.seed)
+            run = sharded(run) if options.shard else run
             if options.joins:
-                run = chaos_joins.execute(chaos_joins.plan(number, options.seed), options.seed, expected)
+                chaos_joins.execute(run, options.seed, expected)
+            elif options.hosts:
+                chaos_hosts.execute(run, expected)
             else:
-                run = (chaos_hosts.plan if options.hosts else plan)(number, options.seed)
-                run = sharded(run) if options.shard else run
-                run = chaos_hosts.execute(run, expected) if options.hosts else execute(run, expected, server)
+                execute(run, expected, server)
             print(("FAILED " if run.failures else "ok     ") + str(run), flush=True)
             runs.append(run)
     failed = [run.number for run in runs if run.failures]

@@ -31,7 +31,7 @@ keras.backend.set_floatx("float64")
 kind, epochs = sys.argv[1], int(sys.argv[2])
 x = np.random.rand(150, 6)
 y = (x.sum(1) > 3).astype("float64")
-model = keras.Sequential([keras.layers.Dense(16, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
+model = keras.Sequential([keras.layers.Dense(64, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
                           keras.layers.Dense(1)])
 model.compile(keras.optimizers.Adam(0.003), "mse", metrics=["mae"])
 first = model.fit(x, y, batch_size=16, epochs=1, verbose=0).history if kind == "later fit" else {}
@@ -86,13 +86,12 @@ class Run:
     waited: list[float] = field(default_factory=list)
     seconds: float = 0.0
     recovery_seconds: list[float] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         plan = ", ".join(f"{what} +{after:.1f} s" for what, after in self.events)
-        return (
-            f"run {self.number}: {self.kind}, {self.ranks} ranks; {plan}; {self.died} died, {self.came} came; "
-            f"{self.seconds:.1f} s"
-        )
+        where = " ".join([f"{self.kind}, {self.ranks} ranks", *self.flags])
+        return f"run {self.number}: {where}; {plan}; {self.died} died, {self.came} came; {self.seconds:.1f} s"
 
 
 def plan(number: int, seed: int) -> Run:
@@ -132,7 +131,7 @@ def execute(run: Run, seed: int, expected: dict[str, dict[str, Any]]) -> Run:
     segments, begin = set(os.listdir("/dev/shm")), time.monotonic()
     with open(folder / "log", "wb") as log:
         job = subprocess.Popen(
-            [launcher, *words, "train.py", run.kind, "1000"],
+            [launcher, *words, *run.flags, "train.py", run.kind, "1000"],
             cwd=folder, env=_environ(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
