@@ -183,7 +183,8 @@ class Plan:
     def _by_rule(self, op: Any, labels: list[Label]) -> Node:
         seen = Op(op, labels, self.shaped)
         has_rows = any(label.kind != "R" for label in labels) or any(t in self.shaped.known for t in op.inputs)
-        if not has_rows and not op.op_def.is_stateful:
+        adds_up = op.type == "UnsortedSegmentSum" and tuple(seen.out_shapes[0] or ()) in self.shaped.in_parts
+        if not has_rows and not op.op_def.is_stateful and not adds_up:
             return Node(op, rules.whole(seen))
         ruling = rules.decide(seen)
         if ruling is not None:

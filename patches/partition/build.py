@@ -45,6 +45,9 @@ class Exchange(Protocol):
     def part(self, whole: tf.Tensor) -> tf.Tensor:
         """This rank's part of a whole value. The ranks do not meet."""
 
+    def span(self, size: int) -> tuple[int, int]:
+        """The first element of this rank's part of so many, and the one after its last."""
+
 
 class Builder:
     """Makes the graph of one plan in the graph that is current.
@@ -180,6 +183,10 @@ class Builder:
         with tf.control_dependencies([tf.identity(value) for value in others]):
             whole = self._meet(lambda: self.exchange.join([part], [math.prod(shape)], [name]))[0]
         return tf.reshape(whole, shape)
+
+    def summed(self, part: Any, name: str) -> Any:
+        """The sum over the ranks of what an op has made, for itself."""
+        return self._meet(lambda: self.exchange.sum([part], [name]))[0]
 
     def _natural(self, root: Any) -> Any:
         if self._is_gathered(root, None):
@@ -378,7 +385,7 @@ class Builder:
             return  # made when it is read
         if node.outputs and self._is_gathered(node.outputs[0], None):
             return  # made for each op that reads it
-        skips = self.empty and op.outputs and not node.inside and not op.op_def.is_stateful
+        skips = self.empty and op.outputs and not (node.inside or op.op_def.is_stateful or node.ruling.meets)
         nothing = self._of_no_rows(node) if skips else None
         if nothing is not None:
             outputs = nothing

@@ -46,3 +46,8 @@ class Ranks:
         """This rank's part of a whole value."""
         ranks = world.of_job()
         return shards.part(whole, ranks.rank, ranks.size)
+
+    def span(self, size: int) -> tuple[int, int]:
+        """The first element of this rank's part of so many, and the one after its last."""
+        ranks = world.of_job()
+        return shards.span(size, ranks.rank, ranks.size)

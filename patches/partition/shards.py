@@ -17,6 +17,7 @@ from matex_tf.patches.partition.shapes.shaped import BRANCHES, LOOPS, Shaped
 #: Elements that stay together: a multiple of what a vector register holds, and of what the exchange aligns to.
 UNIT = 64
 _READ_OR_ASSIGNED = ("ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+_OF_ROWS = ("ResourceGather", "ResourceScatterAdd", "ResourceScatterSub")  # rules.tables knows them
 
 
 class Slots(Protocol):
@@ -54,7 +55,8 @@ def in_loop(shaped: Shaped, handle: Any) -> bool:
 
 
 def fits(shaped: Shaped, handle: Any, inside: bool = False) -> bool:
-    """Whether a step only reads and assigns a variable, be it in a branch or a loop, or looks up rows of it."""
+    """Whether a step only reads and assigns a variable, be it in a branch or a loop, or looks up rows of it and
+    adds to them."""
     for op in (op for op in shaped.ops if any(tensor is handle for tensor in op.inputs)):
         if op.type in LOOPS + BRANCHES:
             places = [place for place, tensor in enumerate(op.inputs) if tensor is handle]
@@ -62,6 +64,6 @@ def fits(shaped: Shaped, handle: Any, inside: bool = False) -> bool:
             bodies = shaped.bodies[op]
             if not all(fits(body, body.inputs[place - first], True) for body in bodies for place in places):
                 return False
-        elif op.type not in _READ_OR_ASSIGNED and (inside or op.type != "ResourceGather"):
+        elif op.type not in _READ_OR_ASSIGNED and (inside or op.type not in _OF_ROWS):
             return False
     return True

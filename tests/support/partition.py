@@ -57,10 +57,11 @@ class ThreadExchange:
 
     Attributes:
         calls: the number of exchanges in the graphs.
+        largest: of the values in parts that are gathered, in elements.
     """
 
     def __init__(self, meeting: Meeting, rank: int):
-        self.meeting, self.rank, self.calls = meeting, rank, 0
+        self.meeting, self.rank, self.calls, self.largest = meeting, rank, 0, 0
 
     def sum(self, tensors: Sequence[Any], names: Sequence[str], coded: bool = False) -> list[Any]:
         return [tf.add_n(parts) for parts in self._meet("sum", tensors, names)]
@@ -75,10 +76,14 @@ class ThreadExchange:
         return [self.part(total) for total in sums]
 
     def join(self, parts: Sequence[Any], sizes: Sequence[int], names: Sequence[str]) -> list[Any]:
+        self.largest = max(self.largest, *sizes)
         return self.gather(parts, names)
 
     def part(self, whole: Any) -> Any:
         return shards.part(whole, self.rank, self.meeting.size)
+
+    def span(self, size: int) -> tuple[int, int]:
+        return shards.span(size, self.rank, self.meeting.size)
 
     def _meet(self, how: str, tensors: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
         """The tensors of each rank, in the order of ranks, for each tensor."""

@@ -55,6 +55,7 @@ class Result:
         one: that from one rank.
         in_parts: the number of slots in parts.
         exchanges: in the graph of a step; before: with whole slots.
+        largest: elements of the largest value in parts that a step gathers.
     """
 
     bits: float
@@ -62,6 +63,7 @@ class Result:
     in_parts: int
     exchanges: int
     before: int
+    largest: int
 
 
 def dense() -> list[Any]:
@@ -88,6 +90,19 @@ def words() -> list[Any]:
     """A table that is looked up, and rows and columns of it; a filter."""
     body = [keras.layers.Embedding(64, 8), keras.layers.Conv1D(16, 3, activation="relu"), keras.layers.Flatten()]
     return [keras.layers.Rescaling(50.0), *body, keras.layers.Dense(CLASSES, dtype="mixed_float16")]
+
+
+def tables() -> list[Any]:
+    """Large tables: rows of one lie on two ranks, and the same rows are looked up several times."""
+
+    def block(x: Any) -> Any:
+        one = keras.layers.Embedding(9001, 8)(x)
+        two = keras.layers.Embedding(4999, 3)(x % 11)
+        return keras.layers.Concatenate()([keras.layers.GlobalAveragePooling1D()(y) for y in (one, two)])
+
+    x = inputs = keras.Input((FEATURES,))
+    x = block(keras.ops.cast(x * 4999, "int32"))
+    return [keras.Model(inputs, keras.layers.Dense(CLASSES)(x))]
 
 
 def compare(
@@ -133,6 +148,7 @@ def compare(
         len(slots[0].own),
         several.exchanges[0].calls,
         sync.exchanges[0].calls,
+        several.exchanges[0].largest,
     )
 
 

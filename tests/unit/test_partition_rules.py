@@ -5,7 +5,10 @@ import pytest
 TABLES = ("CONTRACTIONS", "REDUCTIONS", "LAYOUT", "SLICES", "ROWWISE", "NORMALIZATION", "INDICES")
 PARTS = 8
 #: Rules that are tried in steps (tests/unit/test_partition_steps.py): they need variables.
-IN_STEPS = {"ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assert"}
+IN_STEPS = {
+    *("ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "Assert"),
+    *("ResourceScatterAdd", "ResourceScatterSub"),
+}
 #: Modules whose rules are tried elsewhere: draws in tests/unit/test_partition_draws.py, to the bit.
 ELSEWHERE = (".draws",)
 

@@ -1,5 +1,7 @@
 """Slots of optimizers in parts, on two ranks that are threads: beside whole ones, and beside one rank."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -65,6 +67,30 @@ def test_weights_of_layers(support, layers):
     result = support.compare(ELEMENTWISE["momentum"], getattr(support, layers), weights=True)
     assert result.in_parts and result.bits == 0 and result.one < 1e-5, result
     assert result.exchanges > result.before + 2, result
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("name", ["adagrad", "sgd", "adam", "global norm", "accumulated", "ftrl"])
+def test_large_tables(support, name, weights):
+    """Rows are looked up and added to where they are, to the bit as in whole tables. No rank gathers one."""
+    make = {**ELEMENTWISE, **OTHERS, "sgd": lambda: optimizers.SGD(0.1)}[name]
+    result = support.compare(make, support.tables, weights=weights)
+    assert result.in_parts == {"adagrad": 2, "sgd": 0, "accumulated": 6}.get(name, 4) + 2 * weights, result
+    assert result.bits == 0 and result.one < 1e-6, result
+    assert not weights or result.largest < 1000, result
+
+
+@pytest.mark.parametrize("indices", [[3, 10], [-1]])
+def test_an_index_that_no_row_has(indices):
+    """An error, as on one rank; zeros would be wrong."""
+    import tensorflow as tf
+
+    from matex_tf.patches.partition.rules import tables
+
+    builder = types.SimpleNamespace(exchange=types.SimpleNamespace(span=lambda size: (0, size)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"an index is not in \[0, 10\)"):
+        tables._mine(builder, [10, 4], tf.constant(indices))
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 100, 1000, 4096])

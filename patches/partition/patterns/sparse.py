@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE
-from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, Shaped
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, ROWS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: By the type of an op: the inputs that are indices and values.
@@ -22,8 +22,6 @@ _ADDS = {
 }  # fmt: skip
 #: What optimizers do with indices: they look up rows of their slots.
 _LOOK_UP = ("GatherV2", "ResourceGather")
-#: The rows of a batch for which a table is compared with values: a step is planned for any number of them.
-ROWS = 256
 
 
 def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any]) -> TensorMap[None]:

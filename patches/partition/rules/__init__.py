@@ -25,7 +25,7 @@ from matex_tf.patches.partition.shapes.shaped import Shaped
 
 MODULES = (
     "elementwise", "contractions", "reductions", "layout", "slices", "rowwise", "normalization", "indices", "draws",
-    "state", "shards",
+    "state", "shards", "tables",
 )  # fmt: skip
 
 
@@ -38,12 +38,14 @@ class Ruling:
         gives: the label of each output.
         build: from the builder, the op and the values of its inputs to those of its outputs; None: the same op.
         whole: the same for the whole values, where whole inputs give rows; None: the same op.
+        meets: whether `build` meets the other ranks, those without rows too.
     """
 
     wants: Sequence[Label | None]
     gives: Sequence[Label]
     build: Callable[..., list[Any]] | None = None
     whole: Callable[..., list[Any]] | None = None
+    meets: bool = False
 
 
 class Op:

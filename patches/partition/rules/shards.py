@@ -13,7 +13,6 @@ import tensorflow as tf
 from matex_tf.patches.partition.labels import F, Label, P, R, part
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE, broadcast
-from matex_tf.patches.partition.schedule import shape_of
 
 _REDUCTIONS = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
@@ -67,22 +66,6 @@ def assign(op: Op) -> Ruling | None:
     return Ruling([F, F], [], build)
 
 
-@rule("ResourceGather")
-def look_up(op: Op) -> Ruling | None:
-    """Rows of a table in parts: all of it is gathered for them."""
-    if op.labels[0] != F or op.attribute("batch_dims"):
-        return None
-    shape = shape_of(op.op.inputs[0])
-    where = op.labels[1] if op.labels[1].kind == "S" else R
-
-    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
-        handle, indices = values
-        mine = tf.raw_ops.ReadVariableOp(resource=handle, dtype=made.outputs[0].dtype)
-        return [tf.gather(builder.joined(mine, shape, made.name, [indices]), indices)]
-
-    return Ruling([F, where], [where], build)
-
-
 @rule("Reshape", "ExpandDims", "Squeeze")
 def reshape(op: Op) -> Ruling | None:
     """The elements in the same order."""
@@ -93,14 +76,17 @@ def reshape(op: Op) -> Ruling | None:
 
 @rule(*_REDUCTIONS, "Mean", "L2Loss")
 def reduce(op: Op) -> Ruling | None:
-    """Over all axes: each rank of its part, and then over the ranks."""
+    """Over all axes, or all but the first: each rank of its part, and then over the ranks."""
     shape = op.shapes[0]
     if op.labels[0] != F or shape is None:
         return None
     if op.type == "L2Loss":
         return Ruling([F], [P])
     axes = op.constant(1)
-    if axes is None or {int(axis) % len(shape) for axis in axes.ravel()} != set(range(len(shape))):
+    over = None if axes is None else {int(axis) % len(shape) for axis in axes.ravel()}
+    if over == {*range(1, len(shape))} and op.type in ("Sum", "Any"):
+        return Ruling([F, R], [part(_REDUCTIONS[op.type])], _of_each)
+    if over != {*range(len(shape))}:
         return None
     gives: Label = P if op.type == "Mean" else part(_REDUCTIONS[op.type])
     rank, count = len(op.out_shapes[0] or ()), 1
@@ -115,3 +101,14 @@ def reduce(op: Op) -> Ruling | None:
         return [tf.reshape(total, [1] * rank)]
 
     return Ruling([F, R], [gives], build)
+
+
+def _of_each(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+    """Of what each index of the first axis has; 0 where that is on other ranks."""
+    shape = made.inputs[0].shape
+    size, width = shape.num_elements(), shape[1:].num_elements()
+    low, high = builder.exchange.span(size)
+    first, last = low // width, -(-high // width)
+    rows = tf.reshape(tf.pad(values[0], [[low - first * width, last * width - high]]), [last - first, width])
+    mine = getattr(tf.raw_ops, made.type)(input=rows, axis=[1])
+    return [tf.reshape(tf.pad(mine, [[first, shape[0] - last]]), made.outputs[0].shape)]

@@ -21,6 +21,8 @@ LOOPS = ("While", "StatelessWhile")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 #: Values that are handles: they have no rows.
 HANDLES = (tf.resource, tf.variant)
+#: Rows of a batch for which sizes are compared: a step is planned for any number of them.
+ROWS = 256
 
 
 class Shaped:

@@ -80,8 +80,13 @@ def _model(form):
     if form == "own step":
         model = Own()
         model(np.zeros((1, FEATURES), "float32"))
-    elif form == "embedding":
-        body = [layers.Embedding(50, 8), layers.GlobalAveragePooling1D(), layers.Dense(32), layers.Dense(4)]
+    elif form in ("embedding", "table"):
+        body = [
+            layers.Embedding(50 if form == "embedding" else 60001, 8),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(32),
+            layers.Dense(4),
+        ]
         model = keras.Sequential([keras.Input((FEATURES,)), *body])
     else:
         normal = form == "accumulated"  # a bias before it has a gradient of 0, and Adam amplifies its rounding
@@ -101,7 +106,8 @@ def _model(form):
 
 def _data(form):
     random = np.random.RandomState(0)
-    x = random.randint(0, 50, (ROWS, FEATURES)) if form == "embedding" else random.rand(ROWS, FEATURES)
+    each = {"embedding": 1, "table": 1200}.get(form)
+    x = each * random.randint(0, 50, (ROWS, FEATURES)) if each else random.rand(ROWS, FEATURES)
     return x.astype("float32"), random.randint(0, 4, ROWS)
 
 
