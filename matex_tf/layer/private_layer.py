@@ -162,8 +162,8 @@ class PrivateLayer:
             said = os.path.join(parts, strangers.SAID_IN)
             Path(said).touch()
             self._publications[top] = Publication(
-                os.path.join(parts, "upper"),
-                f"/proc/self/fd/{self._lower[top]}",
+                self._upper(top),
+                self._real(top),
                 self.base,
                 only_newer=only_newer,
                 said_in=said,
@@ -191,21 +191,25 @@ class PrivateLayer:
 
     def strangers_of(self, first: Mapping[str, str]) -> list[strangers.Strangers]:
         """What other ranks of this node put into directories of this one's. Args: first: see `first_of`, of those."""
-        found = [(top, said_in) for top, said_in in first.items() if top in self.tops and top not in self._publications]
         return [
-            strangers.Strangers(
-                top, os.path.join(self.base, str(self.tops.index(top)), "upper"), self._outside(said_in)
-            )
-            for top, said_in in found
+            strangers.Strangers(top, self._upper(top), self._real(top), self._outside(said_in))
+            for top, said_in in first.items()
+            if top in self.tops and top not in self._publications
         ]
+
+    def _upper(self, top: str) -> str:
+        return os.path.join(self.base, str(self.tops.index(top)), "upper")
+
+    def _real(self, top: str) -> str:
+        """A directory as it is below the layer."""
+        return f"/proc/self/fd/{self._lower[top]}"
 
     def keep_missing(self) -> int:
         """Put there what this rank alone has made; how many files, but for byte code."""
         count = 0
-        for number, top in enumerate(self.tops):
+        for top in self.tops:
             if top not in self._publications:
-                upper = os.path.join(self.base, str(number), "upper")
-                count += Publication(upper, f"/proc/self/fd/{self._lower[top]}", self.base, only_missing=True).publish()
+                count += Publication(self._upper(top), self._real(top), self.base, only_missing=True).publish()
         return count
 
     def refresh(self) -> None:

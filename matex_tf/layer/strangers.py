@@ -24,9 +24,14 @@ _LISTS = frozenset(("os.listdir", "os.scandir"))
 class Strangers:
     """Files that another rank puts below one directory."""
 
-    def __init__(self, top: str, upper: str, said_in: str):
-        """Args: top: the directory; upper: this rank's layer over it; said_in: what the other rank writes names to."""
-        self._top, self._upper = top, upper
+    def __init__(self, top: str, upper: str, real: str, said_in: str):
+        """Args:
+        top: the directory.
+        upper: this rank's layer over it.
+        real: the directory without the layer.
+        said_in: what the other rank writes names to.
+        """
+        self._top, self._upper, self._real = top, upper, real
         self._handle = os.open(said_in, os.O_RDONLY | os.O_CLOEXEC)
         self._read, self._rest, self._left = 0, b"", list[str]()
 
@@ -40,11 +45,14 @@ class Strangers:
             self._left = [name for name in self._left if not self._is_hidden(name)]
 
     def _is_hidden(self, name: str) -> bool:
-        """Whether this rank has it, or has it no more; else it may come, or this rank may change the directory."""
+        """Whether this rank has it, or has it no more; else it may come, or this rank may change the directory.
+
+        What is not below yet is not looked for in `top`: overlayfs would keep in mind that it is not there.
+        """
         own, place = os.path.join(self._upper, name), os.path.join(self._top, name)
         if os.path.lexists(own):
             return True
-        if not os.path.isdir(os.path.dirname(own)) or not os.path.lexists(place):
+        if not os.path.isdir(os.path.dirname(own)) or not os.path.lexists(os.path.join(self._real, name)):
             return False
         if os.path.isdir(place) and not os.path.islink(place):
             shutil.rmtree(place, ignore_errors=True)
