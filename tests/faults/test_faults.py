@@ -61,7 +61,7 @@ def test_chaos(number, server, expected):
     assert not run.failures, f"{run}: {run.failures}"
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("number", range(3))
 def test_chaos_with_parts(number, server, expected):
     """What lies in parts on the ranks (`--shard`) does not die with one of them."""

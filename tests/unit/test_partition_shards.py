@@ -40,7 +40,7 @@ def support():
     return partition_shards
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_the_same_bits(support, name):
     """Weights and slots are to the bit those of ranks that hold whole slots."""
@@ -69,7 +69,7 @@ def test_weights_of_layers(support, layers):
     assert result.exchanges > result.before + 2, result
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("name", ["adagrad", "sgd", "adam", "global norm", "accumulated", "ftrl"])
 def test_large_tables(support, name, weights):
