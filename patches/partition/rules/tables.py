@@ -30,10 +30,9 @@ def look_up(op: Op) -> Ruling | None:
         return None
     if op.type == "GatherV2" and op.constant(2) != 0:
         return None
-    rest, gives = [R] * (len(op.labels) - 2), indices
     if of_table and None not in of_table and _are_fewer(op, of_table[0]):
-        by_rows = functools.partial(_looked_up, of_table=of_table, gives=gives)
-        return Ruling([F, R, *rest], [gives], by_rows, meets=True)
+        by_rows = functools.partial(_looked_up, of_table=of_table, gives=indices)
+        return Ruling([F] + [R] * (len(op.labels) - 1), [indices], by_rows, meets=True)
     if op.type == "GatherV2":
         return gather(op)
 
@@ -42,7 +41,7 @@ def look_up(op: Op) -> Ruling | None:
         mine = tf.raw_ops.ReadVariableOp(resource=handle, dtype=made.outputs[0].dtype)
         return [tf.gather(builder.joined(mine, of_table, made.name, [own]), own)]
 
-    return Ruling([F, indices], [gives], build, meets=True)
+    return Ruling([F, indices], [indices], build, meets=True)
 
 
 def _are_fewer(op: Op, rows: int) -> bool:
@@ -113,13 +112,10 @@ def add_to(op: Op) -> Ruling | None:
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
         handle, indices, rows = values
         at, here, width, _ = _mine(builder, of_table, indices)
-        rows = tf.boolean_mask(tf.reshape(tf.broadcast_to(rows, _shape(indices, of_table)), [-1, width]), here)
+        rows = tf.broadcast_to(rows, tf.concat([tf.shape(indices), of_table[1:]], 0))  # a scalar may be added to all
+        rows = tf.boolean_mask(tf.reshape(rows, [-1, width]), here)
         at = tf.boolean_mask(at, here)[:, None] * width + tf.range(width, dtype=tf.int64)
         getattr(tf.raw_ops, made.type)(resource=handle, indices=at, updates=rows)
         return []
 
     return Ruling([F, R, R], [], build)
-
-
-def _shape(indices: Any, of_table: Any) -> Any:
-    return tf.concat([tf.shape(indices), of_table[1:]], 0)
