@@ -138,7 +138,7 @@ class LeftRunning:
 
     def look(self, seconds: float) -> bool:
         """Look again; whether all is over but for mpirun. Args: seconds: since the last look."""
-        over = self._sign.given and not _children(self._mpirun)
+        over = self._sign.given and not children(self._mpirun)
         idle = over and _sleeps(self._mpirun) and _taken(1) and _taken(2)
         self._idle = self._idle + seconds if idle else 0.0
         return self._idle >= _IDLE_SECONDS
@@ -153,7 +153,7 @@ class LeftRunning:
         return f"the job ends, and {names}, which the script has started, still {verb}"
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """The processes that a process has started and that have not ended."""
     found = []
     with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ def kill(pid: int) -> None:
     """Kill an mpirun and what it has started on this machine, such as the ssh to a host that does not answer, which
     would keep the job's output open. Ranks cannot remove their shared memory then. Back once they have ended: for who
     looks for the files of jobs that are gone."""
-    family = [pid, *_children(pid)]
+    family = [pid, *children(pid)]
     ends = lifetime.ends(family)
     segments = set().union(*(lifetime.segments(str(one)) for one in family))
     for one in family:
@@ -210,6 +210,16 @@ def kill(pid: int) -> None:
     for path in segments:
         with contextlib.suppress(OSError):
             os.unlink(path)
+    _await(ends)
+
+
+def await_ranks(ranks: list[int]) -> None:
+    """Wait until the ranks of an mpirun that has ended have ended too: two signals in turn make it leave them behind,
+    and each then ends by itself (`lifetime`). For who looks for the files of jobs that are gone."""
+    _await(lifetime.ends(ranks))
+
+
+def _await(ends: list[int]) -> None:
     limit = time.monotonic() + _SECONDS_TO_DIE
     for end in ends:
         select.select([end], [], [], max(0.0, limit - time.monotonic()))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from matex_tf.core import starting
 from matex_tf.core.sign import Sign
 from matex_tf.launch import lifetime, loopback
-from matex_tf.launch.monitor import LeftRunning, MpirunMonitor, kill, remove_session
+from matex_tf.launch.monitor import LeftRunning, MpirunMonitor, await_ranks, children, kill, remove_session
 from matex_tf.layer import leftovers
 
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
@@ -184,8 +184,9 @@ def _wait(
         is_over: whether the script has come to its end, and nobody has to wait for ranks that have not.
         left: looks whether mpirun waits for programs alone; None where that cannot be seen.
     """
-    end, waited = _End(), 0.0
+    end, waited, ranks = _End(), 0.0, list[int]()
     while job.poll() is None:
+        ranks = children(job.pid) or ranks
         info = signal.sigtimedwait(heard, _PAUSE)
         if end.saving and not end.stopped and time.monotonic() > end.saving + _SECONDS_TO_SAVE:
             end.stopped = signal.SIGUSR1
@@ -213,4 +214,5 @@ def _wait(
                 with contextlib.suppress(ProcessLookupError):
                     job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
             end.stopped = end.stopped or info.si_signo
+    await_ranks(ranks)
     return end

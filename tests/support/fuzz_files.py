@@ -209,10 +209,17 @@ class OneRank:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._last = ""  # the format that it has read
 
     def read(self, path: Path, format: str) -> tuple[str, Any]:
         """How a read ended: "rows" and the arrays, "refused" and the message, "odd" and an exception; or "given up",
         "ended" (a crash, of which a line says what was read) or "crashed", and what was said."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            said = self.close()
+            # A read may end as it is given up, and the HDF5 library may crash later on what it has damaged in memory.
+            expected = "is given up" in said or (code < 0 and self._last in ("hdf5", "netcdf"))
+            assert expected, f"ended with code {code} after a file of {self._last}, before {path}: {said[-2000:]}"
+        self._last = format
         if self._process is None:
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(

@@ -81,6 +81,13 @@ def test_large_tables(support, name, weights):
     assert not weights or result.largest < 1000, result
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_rows_that_are_dropped(support, weights):
+    """A sum of a script's own leaves rows with negative indices out, on ranks that have parts of it too."""
+    result = support.compare(ELEMENTWISE["momentum"], kind=support.Dropping, weights=weights)
+    assert result.in_parts and result.bits == 0 and result.one < 1e-6, result
+
+
 @pytest.mark.parametrize("indices", [[3, 10], [-1]])
 def test_an_index_that_no_row_has(indices):
     """An error, as on one rank; zeros would be wrong."""

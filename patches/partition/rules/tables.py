@@ -68,15 +68,18 @@ def _looked_up(builder: Any, made: Any, values: list[Any], of_table: Any, gives:
     return [tf.gather(total, places if gives == R else builder.rows_of(made.inputs[1], places, gives))]
 
 
-def _mine(builder: Any, of_table: Any, indices: Any) -> tuple[Any, Any, int, int]:
+def _mine(builder: Any, of_table: Any, indices: Any, drops: bool = False) -> tuple[Any, Any, int, int]:
     """Where indices are in this rank's part of a table, and which of them are; the width and the number of its rows.
 
     If a row lies on two ranks, these are its elements, of width 1.
+
+    Args:
+        drops: whether the op drops rows with negative indices.
     """
     size, width = math.prod(of_table), math.prod(of_table[1:])
     low, high = builder.exchange.span(size)
     at = tf.reshape(tf.cast(indices, tf.int64), [-1])
-    inside = tf.reduce_all((at >= 0) & (at < of_table[0]))
+    inside = tf.reduce_all((at < of_table[0]) if drops else (at >= 0) & (at < of_table[0]))
     check = tf.debugging.Assert(inside, [f"an index is not in [0, {of_table[0]}):", indices])
     with tf.control_dependencies([check]):
         at = tf.identity(at)
@@ -95,7 +98,7 @@ def add_up(op: Op) -> Ruling | None:
 
     def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
         rows, indices = values[:2]
-        at, here, width, count = _mine(builder, after, indices)
+        at, here, width, count = _mine(builder, after, indices, drops=True)
         sums = tf.math.unsorted_segment_sum(tf.reshape(rows, [-1, width]), tf.where(here, at, -1), count)
         return [tf.reshape(sums, [-1])]
 
