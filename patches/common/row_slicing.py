@@ -58,6 +58,10 @@ class RowRange(NamedTuple):
         low = min(low, total - 1)
         return cls(low, low + 1, 0, total, low)
 
+    def taken(self) -> RowRange:
+        """The share of a rank that holds these rows alone, and no others of the batch."""
+        return RowRange(0, self.high - self.low, self.rows, self.total, self.first)
+
     def of_virtual(self, number: int, virtual: int) -> RowRange:
         """Of a rank's share, the rows of one of its virtual ranks.
 

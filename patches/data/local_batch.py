@@ -42,6 +42,12 @@ class LocalBatch(NamedTuple):
         rows = data if len(data) > 1 else data[0]
         return cls(share, tf.constant(False), rows, origin, tf.constant([], tf.int64))
 
+    @classmethod
+    def spec(cls, data: Any) -> LocalBatch:
+        """What a pipeline of these has for elements. Args: data: the specs of the rows."""
+        share, whole = tf.TensorSpec([5], tf.int32), tf.TensorSpec([], tf.bool)
+        return cls(share, whole, data, tf.TensorSpec([2], tf.int64), tf.TensorSpec([None], tf.int64))
+
     def row_range(self) -> RowRange:
         """The share as plain numbers."""
         return RowRange(*map(int, self.share.numpy()))
@@ -93,8 +99,7 @@ class Gatherer:
         ranks, indices = world.current(), own.batch.numpy()
         share = RowRange.of(len(indices), ranks.rank, ranks.size)
         mine = self.take(indices[share.low : share.high])
-        share = RowRange(0, share.high - share.low, share.rows, share.total, share.first)
-        return own._replace(share=tf.constant(share, tf.int32), data=mine)
+        return own._replace(share=tf.constant(share.taken(), tf.int32), data=mine)
 
     def take(self, indices: np.ndarray) -> Any:
         """Rows of all arrays, as tensors on the CPU."""

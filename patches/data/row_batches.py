@@ -54,13 +54,7 @@ class RowBatches:
             _on_cpu(one, dtype) for one, dtype in ((origin, tf.int64), (whole, tf.bool), ([], tf.int64))
         )
         self._share = functools.lru_cache(maxsize=8)(lambda share: _on_cpu(share, tf.int32))  # most are the same
-        self.element_spec = LocalBatch(
-            tf.TensorSpec([5], tf.int32),
-            tf.TensorSpec([], tf.bool),
-            rows.spec,
-            tf.TensorSpec([2], tf.int64),
-            tf.TensorSpec([None], tf.int64),
-        )
+        self.element_spec = LocalBatch.spec(rows.spec)
 
     def __iter__(self) -> RowIterator:
         return RowIterator(self)

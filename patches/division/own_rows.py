@@ -89,14 +89,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
     specs = dataset.element_spec
     leaves = tf.nest.flatten(specs)
     promised = [leaf.shape[0] if leaf.shape.rank else None for leaf in leaves]
-    shape = LocalBatch(
-        tf.TensorSpec([5], tf.int32),
-        tf.TensorSpec([], tf.bool),
-        tf.nest.map_structure(_any_rows, specs),
-        tf.TensorSpec([2], tf.int64),
-        tf.TensorSpec([None], tf.int64),
-    )
-    result = deferred.restructured(data, shape, data)
+    result = deferred.restructured(data, LocalBatch.spec(tf.nest.map_structure(_any_rows, specs)), data)
     maps = len(form.stages) + sum(calls.kind(one) == "map" for one in behind)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True

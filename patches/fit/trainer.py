@@ -18,7 +18,7 @@ from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.fit import falling_behind, predict_function, small_calls, step_function
 from matex_tf.patches.fit.model_calls import ModelCalls
 from matex_tf.patches.recovery import growing_fit
-from matex_tf.patches.turns import in_turn
+from matex_tf.patches.turns import read_ahead
 
 #: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
 evaluating = ActiveFlag()
@@ -46,7 +46,7 @@ class Calls(ModelCalls):
     @contextlib.contextmanager
     def within(self, what: str) -> Iterator[None]:
         """See the base."""
-        with in_turn.within_call(), evaluating() if what == "evaluate" else contextlib.nullcontext():
+        with read_ahead.within_call(), evaluating() if what == "evaluate" else contextlib.nullcontext():
             yield
 
     @contextlib.contextmanager

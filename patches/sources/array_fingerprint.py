@@ -7,7 +7,7 @@ which arrays that differ by rounding are still found to be the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,13 @@ def of(array: np.ndarray, shape: Sequence[int] | None = None) -> Print:
     with np.errstate(all="ignore"):
         sums = np.abs(flat).sum(), flat.sum(), flat @ np.cos(places), flat @ np.sin(places * 1.7)
     return Print(columns, checksum, tuple(map(float, sums)))
+
+
+def checksum(arrays: Iterable[Any], total: int = 0) -> int:
+    """A checksum over arrays with their dtypes and shapes, after what comes before them. Args: total: of that."""
+    for array in map(np.asarray, arrays):
+        total = mismatch.checksum(array, mismatch.checksum(f"{array.dtype} {array.shape}", total))
+    return total
 
 
 def alike(one: Print, other: Print) -> bool:

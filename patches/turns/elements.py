@@ -1,4 +1,4 @@
-"""The elements of a generator that the first rank of a node makes, and the others of the node ask it for.
+"""The elements of a generator that the first rank of a node makes, or their rows; the others of the node ask for them.
 
 Who wants an element that nobody has made yet has the first rank make it: the ranks read ahead by as much as each likes,
 and leave off where each likes. An element is kept until every rank that walks over the generator has taken it.
@@ -26,13 +26,15 @@ from matex_tf.core import world
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import carried_error
-from matex_tf.patches.turns import in_turn
+from matex_tf.patches.turns import read_ahead
 
 #: Bytes of the elements that are handed on at once, and of those that are kept for a rank which has yet to take them.
 _AT_ONCE, _KEPT = 1 << 20, 256 << 20
 _LOOK_SECONDS = 0.5
 #: What a rank says: which one it is, and then which walk and which element it asks for. And how long a reply's head is.
 _RANK, _ASKED, _LENGTH = struct.Struct("<q"), struct.Struct("<qq"), struct.Struct("<q")
+
+OfRank = Callable[[Any, int], Any]
 
 
 class _Reply(NamedTuple):
@@ -54,10 +56,10 @@ class _Reply(NamedTuple):
 class _Walk:
     """One walk, on the rank that makes the elements."""
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], readers: set[int]):
-        self._begin = begin
+    def __init__(self, begin: Callable[[], Iterator[Any]], of_rank: OfRank | None, readers: Sequence[int]):
+        self._begin, self._of_rank, self._readers = begin, of_rank, readers
         self._generator: Iterator[Any] | None = None
-        self._kept: collections.deque[bytes] = collections.deque()
+        self._kept: collections.deque[dict[int, bytes]] = collections.deque()
         self._first = self._nbytes = 0  # the number of the element that is kept longest
         self._next = dict.fromkeys(readers, 0)  # by rank: the element that it takes next
         self._last: _Reply | None = None
@@ -88,20 +90,21 @@ class _Walk:
             found: list[bytes] = []
             nbytes = 0
             for packed in itertools.islice(self._kept, begin, None):
-                nbytes += len(packed)
+                nbytes += len(packed[reader])
                 if found and nbytes > _AT_ONCE:
                     break
-                found.append(packed)
+                found.append(packed[reader])
             self._next[reader] = number + len(found)
             self._drop()
             return _Reply(found)
 
     def _make(self) -> None:
-        made, last = b"", None
+        made: dict[int, bytes] = {}
+        last = None
         try:
             if self._generator is None:
                 self._generator = self._begin()
-            made = pickle.dumps(next(self._generator), protocol=5)
+            made = self._packed(next(self._generator))
         except StopIteration:
             last = _Reply([], end=True)
         except Exception as error:  # which every rank that asks for it raises
@@ -110,9 +113,14 @@ class _Walk:
             self._last = last
             if last is None:
                 self._kept.append(made)
-                self._nbytes += len(made)
-                while self._nbytes > _KEPT and len(self._kept) > 1:
+                self._nbytes += _bytes(made)
+                while self._of_rank is None and self._nbytes > _KEPT and len(self._kept) > 1:
                     self._drop_first()
+
+    def _packed(self, element: Any) -> dict[int, bytes]:
+        if self._of_rank is None:
+            return dict.fromkeys(self._readers, pickle.dumps(element, protocol=5))
+        return {rank: pickle.dumps(self._of_rank(element, rank), protocol=5) for rank in self._readers}
 
     def _drop(self) -> None:
         """Drop what every rank has taken."""
@@ -121,8 +129,12 @@ class _Walk:
             self._drop_first()
 
     def _drop_first(self) -> None:
-        self._nbytes -= len(self._kept.popleft())
+        self._nbytes -= _bytes(self._kept.popleft())
         self._first += 1
+
+
+def _bytes(made: dict[int, bytes]) -> int:
+    return sum(map(len, {id(one): one for one in made.values()}.values()))
 
 
 class Elements:
@@ -134,9 +146,10 @@ class Elements:
     Args:
         begin: begins a walk over the generator on this rank.
         may_run_again: whether another walk gives the same elements.
+        of_rank: what a rank gets of an element, for ranks that take as many at a time; None if each gets all of it.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], may_run_again: bool):
+    def __init__(self, begin: Callable[[], Iterator[Any]], may_run_again: bool, of_rank: OfRank | None = None):
         """Collective.
 
         Raises:
@@ -144,8 +157,8 @@ class Elements:
         """
         chosen, ranks = settings.current(), world.current()
         here = ranks.nodes[ranks.node]
-        self._begin, self._may_run_again = begin, may_run_again
-        self._rank, self._first, self._readers = ranks.rank, here[0], set(here)
+        self._begin, self._may_run_again, self._of_rank = begin, may_run_again, of_rank
+        self._rank, self._first, self._readers = ranks.rank, here[0], here
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
         self._walks: dict[int, _Walk | None] = {}  # None for one that every rank has left
         self._changing, self._asking = threading.Lock(), threading.Lock()
@@ -170,7 +183,7 @@ class Elements:
         world.current().barrier("end the walks over a generator")
         self.abandon()
         for thread in self._threads:
-            thread.join(in_turn.PATIENCE)
+            thread.join(read_ahead.PATIENCE)
 
     def abandon(self) -> None:
         """End them at once."""
@@ -231,7 +244,7 @@ class Elements:
                 if earlier < number and walk is not None and walk.leave(reader):
                     self._walks[earlier] = None
             if number not in self._walks:
-                self._walks[number] = _Walk(self._begin, self._readers)
+                self._walks[number] = _Walk(self._begin, self._of_rank, self._readers)
             asked = self._walks[number]
         return _Reply([], gone=True) if asked is None else asked.take(reader, element)
 

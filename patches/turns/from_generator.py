@@ -21,15 +21,14 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-import numpy as np
+import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.core import mismatch
 from matex_tf.patches.common import log_once, run_state, wrapping
-from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
+from matex_tf.patches.sources import array_fingerprint, decide, pipeline_ownership, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
-from matex_tf.patches.turns import data_threads, in_turn, reach
+from matex_tf.patches.turns import data_threads, reach, read_ahead
 from matex_tf.patches.turns.elements import Elements
 
 #: How many elements the ranks look at: so many, or so many bytes, but two at least.
@@ -85,14 +84,10 @@ class Generator:
 
     def arguments(self) -> tuple[Any, ...]:
         """What TensorFlow hands to the script's code."""
-        import tensorflow as tf
-
         return tuple(tf.convert_to_tensor(one).numpy() for one in self._args or ())
 
     def sample(self, spec: Any) -> Any:
         """A dataset of some elements, None where none can be had. Args: spec: of an element."""
-        import tensorflow as tf
-
         if self._rest is None and not self._taken:
             return None
         return tf.data.Dataset.from_generator(lambda: map(pickle.loads, list(self._taken)), output_signature=spec)
@@ -122,7 +117,8 @@ class Generator:
             nbytes = 0
             for number, one in enumerate(itertools.islice(walk, _LOOKED_AT), 1):
                 try:
-                    packed, mark = pickle.dumps(one, protocol=5), _checksum(one, self.mark)
+                    packed = pickle.dumps(one, protocol=5)
+                    mark = array_fingerprint.checksum(tf.nest.flatten(one, expand_composites=True), self.mark)
                 except Exception:  # classes may do anything when they are pickled
                     return itertools.chain([one], walk), Reason.PICKLE()
                 self._taken.append(packed)  # a copy: it may be changed for the next
@@ -154,16 +150,6 @@ def _raising(error: Exception) -> Iterator[Any]:
     yield
 
 
-def _checksum(element: Any, total: int) -> int:
-    """Over an element, after what comes before it."""
-    import tensorflow as tf
-
-    for leaf in tf.nest.flatten(element, expand_composites=True):
-        array = np.asarray(leaf)
-        total = mismatch.checksum(array, mismatch.checksum(f"{array.dtype} {array.shape}", total))
-    return total
-
-
 def of(dataset: Any) -> Generator | None:
     """The generator that a dataset is made from; None of others."""
     found: Generator | None = getattr(dataset, _GENERATOR, None)
@@ -174,7 +160,7 @@ class OfLoops:
     """What is open from a loop of the script's own on, until the script ends."""
 
     def __init__(self) -> None:
-        self.turns: list[in_turn.CanEnd] = []
+        self.turns: list[read_ahead.CanEnd] = []
 
     def close(self) -> None:
         """The script has ended, on every rank."""
@@ -224,7 +210,7 @@ def look(dataset: Any, what: str) -> None:
         what: whose data these are: "fit", "evaluate" or "predict"; "loop" for a walk of a loop of the script's own.
     """
     chosen, run = settings.current().generators, run_state.current()
-    turns = run.part(OfLoops).turns if what == "loop" else run.part(in_turn.Open).turns
+    turns = run.part(OfLoops).turns if what == "loop" else run.part(read_ahead.Open).turns
     for generator, keeping in generators(dataset):
         if generator.elements is not None:
             continue

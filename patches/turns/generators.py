@@ -14,15 +14,12 @@ Relies on (Keras 3.3 to 3.15, private): `GeneratorDataAdapter.get_tf_dataset`, i
 
 from __future__ import annotations
 
-import itertools
-import queue
-import threading
+import functools
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
@@ -33,12 +30,10 @@ from matex_tf.patches.sources import batch_ownership, decide, price
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.price import Price
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
-from matex_tf.patches.turns import data_threads, in_turn, reach
-from matex_tf.patches.turns.in_turn import Turns, flat
-from matex_tf.patches.turns.makers import FirstOfNode
-
-#: By how many batches a rank reads ahead.
-_AHEAD = 2
+from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
+from matex_tf.patches.turns.elements import Elements
+from matex_tf.patches.turns.in_turn import flat
+from matex_tf.patches.turns.read_ahead import Check, ReadAhead
 
 
 class _Known:
@@ -122,12 +117,12 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
             script, price.of[adapter] = adapter.generator, (spent := Price(why))
             adapter.generator = ReadAhead(lambda: spent.timed(_begin(script)))
         dataset = original()
-    return in_turn.as_fast_as_asked(dataset)
+    return read_ahead.as_fast_as_asked(dataset)
 
 
 def _of_node(adapter: Any, what: str) -> tuple[Any, Why]:
     """The pipeline of rows that the first rank of the node makes; None if every rank has to run it, and why."""
-    batches, ranks = _Batches(adapter), world.current()
+    batches = _Batches(adapter)
     decision = decide.decide(batches, what)
     asked = settings.current().generators
     if decision.source is Source.WHOLE:
@@ -140,45 +135,27 @@ def _of_node(adapter: Any, what: str) -> tuple[Any, Why]:
             f"the first rank of each node runs the generator, and the others get their rows (--generators {asked})"
         )
     run_state.current().part(_Known).of_node.add(batches.generator)
-    structure, specs = batches.structure, batches.specs
-    makers = FirstOfNode()
-
-    def own() -> Iterator[list[np.ndarray]]:
-        return (flat(batch, specs) for batch in (_begin(adapter.generator) if makers.first == ranks.rank else ()))
-
-    nbytes = max(sum(array.nbytes for array in flat(batch, specs)) for batch in adapter._first_batches)
-    turns = Turns(own, makers, nbytes)
+    parts = ReadAhead(batches.elements.walk)
+    read_ahead.opened(batches.elements)
     if asked != "node":
-        run_state.current().part(in_turn.Open).turns.append(_SameDraws())
-    rows = tf.data.Dataset.from_generator(
-        lambda: in_turn.local_batches(turns, structure), output_signature=in_turn.signature(structure)
-    )
-    return rows, NOTHING
+        read_ahead.opened(Check(functools.partial(_compare_draws, reach.of_process())))
+    return in_turn.pipeline(parts, batches.structure), NOTHING
 
 
-class _SameDraws:
-    """The random generators of the process when a call ends: a generator that one rank runs has left them alone."""
+def _compare_draws(before: int) -> None:
+    """Compare the random generators of the process when a call ends: what one rank alone runs has left them alone.
 
-    def __init__(self) -> None:
-        self._before = reach.of_process()
-
-    def close(self) -> None:
-        """All ranks come here.
-
-        Raises:
-            MatexError: they differ between ranks, and did not.
-        """
-        mine = self._before, reach.of_process()
-        before, now = zip(*world.current().allgather(mine, "compare what has been drawn"), strict=True)
-        if len({*before}) == 1 and len({*now}) > 1:
-            raise MatexError(
-                f"{Reason.DRAWS(made='a batch')}. The first batches did not show that, so the first rank of each node "
-                "alone ran the Python generator, and has drawn more than the others. Let every rank run it: "
-                "--generators rank."
-            )
-
-    def abandon(self) -> None:
-        """Nothing to end."""
+    Raises:
+        MatexError: they differ between ranks, and did not.
+    """
+    mine = before, reach.of_process()
+    earlier, now = zip(*world.current().allgather(mine, "compare what has been drawn"), strict=True)
+    if len({*earlier}) == 1 and len({*now}) > 1:
+        raise MatexError(
+            f"{Reason.DRAWS(made='a batch')}. The first batches did not show that, so the first rank of each node "
+            "alone ran the Python generator, and has drawn more than the others. Let every rank run it: "
+            "--generators rank."
+        )
 
 
 class _Batches(decide.Data):
@@ -188,9 +165,11 @@ class _Batches(decide.Data):
         source: see `decide.Data`.
         generator: the script's; None if it gave something else.
         structure, specs: of a batch, and flat.
+        elements: the rows of ranks, if one rank makes them.
     """
 
     source = Source.NODE
+    elements: Elements
 
     def __init__(self, adapter: Any):
         from keras.src.trainers.data_adapters import data_adapter_utils
@@ -208,111 +187,27 @@ class _Batches(decide.Data):
 
     def compare(self, what: str) -> Why:
         """See `decide.Data`: what one rank has run alone is not on the others."""
-        if self.generator in run_state.current().part(_Known).of_node:
-            return NOTHING
 
         def first() -> Any:
             tensors = [tf.convert_to_tensor(array) for array in flat(self._adapter._first_batches[0], self.specs)]
             return tf.nest.pack_sequence_as(self.structure, tensors)
 
-        one_node = len(world.current().nodes) == 1
-        return decide.compared(first, batch_ownership.UNKNOWN, what, one_has_the_say=one_node)
+        size, one_node = world.current().size, len(world.current().nodes) == 1
+        known = self.generator in run_state.current().part(_Known).of_node
+        if not known and (why := decide.compared(first, batch_ownership.UNKNOWN, what, one_has_the_say=one_node)):
+            return why
+        script = self._adapter.generator
+        try:
+            self.elements = Elements(
+                lambda: _begin(script),
+                may_run_again=False,
+                of_rank=lambda batch, rank: in_turn.part_of(flat(batch, self.specs), rank, size),
+            )
+        except OSError as error:
+            return Reason.NO_WAY(error=error)
+        return NOTHING
 
 
 def _begin(generator: Any) -> Iterator[Any]:
     """Begin a walk over what an adapter reads: a function gives the batches, or with Keras 3.3 an iterator."""
     return generator() if callable(generator) else iter(generator)
-
-
-class ReadAhead:
-    """A generator that a thread reads, by a number of batches more than were asked for when a walk over it ends."""
-
-    def __init__(self, generator: Any, ahead: int = _AHEAD):
-        """Args: generator: what an adapter reads; what a walk has read that ends is gone. ahead: by how many."""
-        self._generator, self._ahead = generator, ahead
-        self._walk: _Walk | None = None
-        run_state.current().part(in_turn.Open).turns.append(self)
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches of a new walk, which begins when no thread runs the generator any more."""
-        if self._walk is not None:
-            self._walk.close()
-        self._walk = _Walk(_begin(self._generator), self._ahead)
-        return iter(self._walk)
-
-    __call__ = __iter__
-
-    def settle(self) -> None:
-        """Wait until what may be read has been."""
-        if self._walk is not None:
-            self._walk.settle()
-
-    def close(self) -> None:
-        """End the walk, when what may be read has been. What the script's code waits for may never come."""
-        if self._walk is not None:
-            self._walk.close(in_turn.PATIENCE)
-
-    def abandon(self) -> None:
-        """End it at once."""
-        if self._walk is not None:
-            self._walk.abandon()
-
-
-class _Walk:
-    def __init__(self, batches: Iterator[Any], ahead: int):
-        self._batches = batches
-        self._read: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._allowed, self._count, self._left, self._abandoned = ahead, 0, False, False
-        self._thread = threading.Thread(target=self._work, name="matex_tf generator", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            with self._changed:
-                self._allowed += 1
-                self._changed.notify_all()
-            batch, error = self._read.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield batch
-
-    def settle(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._count >= self._allowed or self._left or self._abandoned)
-
-    def close(self, seconds: float | None = None) -> None:
-        with self._changed:
-            self._left = True
-            self._changed.notify_all()
-        self._thread.join(seconds)
-
-    def abandon(self) -> None:
-        with self._changed:
-            self._abandoned = True
-            self._changed.notify_all()
-
-    def _may(self, number: int) -> bool:
-        """Wait until a batch may be read; False where it never will be."""
-        with self._changed:
-            self._changed.wait_for(lambda: number < self._allowed or self._left or self._abandoned)
-            return number < self._allowed and not self._abandoned
-
-    def _work(self) -> None:
-        for number in itertools.count():
-            if not self._may(number):
-                return
-            batch, raised = None, None
-            try:
-                batch = next(self._batches)
-            except BaseException as error:  # which the thread that walks shall raise
-                raised = error
-            self._read.put((batch, raised))
-            with self._changed:
-                self._count = number + 1
-                self._left = self._left or raised is not None
-                self._changed.notify_all()
-            if raised is not None:
-                return

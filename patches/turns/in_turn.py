@@ -1,14 +1,12 @@
-"""Batches that one rank makes, and sends others their rows of: the ranks in turn, batch k by rank k mod p, or the first
-rank of each node.
+"""Batches that one rank makes, and sends others their rows of: the ranks in turn, batch k by rank k mod p.
 
 Three threads of a rank work while it trains. One makes the rank's own batches, one sends and receives rows in the order
 of the batches, and the third (`messenger`) drives what is on its way. They run ahead of the training by a number of
-batches that is the same on every rank. So where the ranks leave off at the same batch, no message is left over.
+batches that is the same on every rank. So if the ranks leave off at the same batch, no message is left over.
 
 Ranks of one node copy their rows from memory that they share (`row_memory`), and the message says where. A rank leaves
 its next batch there p batches later. By then it has the batches of all others between, each of which was sent by a rank
 that had taken its rows of all batches before. A walk begins with a meeting, so that this holds from one to the next.
-Where one rank of a node makes all batches (`Makers`), it meets the others before each.
 
 An error that is raised while a batch is made travels in its place: every rank raises it where one rank would.
 
@@ -18,42 +16,38 @@ rank too, which compares checksums, and tells all others.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import pickle
-import queue
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.core import mismatch, world
+from matex_tf.core import world
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
-from matex_tf.exchange.network.messenger import Messenger
-from matex_tf.patches.common import carried_error, run_state
+from matex_tf.exchange.network.algorithms import Steps
+from matex_tf.exchange.network.lane import Lane
+from matex_tf.exchange.network.messenger import PIECE, Messenger
+from matex_tf.patches.common import carried_error
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.local_batch import LocalBatch
-from matex_tf.patches.sources import calls
-from matex_tf.patches.turns import row_messages
-from matex_tf.patches.turns.makers import Makers
+from matex_tf.patches.sources import array_fingerprint
+from matex_tf.patches.turns import read_ahead
+from matex_tf.patches.turns.read_ahead import Walk
 from matex_tf.patches.turns.row_memory import Left, RowMemory
 
-_LOOK_SECONDS = 0.5
 #: Seconds that the messenger sleeps for at most: batches are made ahead, and to look more often takes time from that.
 _LONGEST_SLEEP = 1e-2
-#: Seconds that batches which nobody wants any more are waited for, at the end of a call.
-PATIENCE = 10.0
+_TAG, _MEETING_TAG = 0, 1
+#: Of so many batches one is made by a second rank as well; and of the first ones about those whose numbers are powers
+#: of 2.
+_CHECKED = 64
 
 #: Rows of a batch as arrays, and their share.
 Part = tuple[list[np.ndarray], RowRange]
-
-
-class _End:
-    """There is no batch left."""
 
 
 class _Checked(NamedTuple):
@@ -74,318 +68,230 @@ class Turns:
     """What connects the ranks; for one data set.
 
     Args:
-        own: makes this rank's own batches of a walk, in their order, as lists of arrays; called once for each walk,
-            with nothing, in the thread that walks, and iterated in another one.
-        makers: of the batches of a walk, of all ranks.
+        own: makes this rank's own batches of a walk, those that `deal` gives it, as lists of arrays; called once for
+            each walk, in the thread that walks, and iterated in another one.
         nbytes: of a batch, as far as this is known.
         name: of what makes the batches.
         steps: batches of an epoch, if what happens between epochs may change batches, and a walk goes on from one to
             the next; else 0.
+        checks: whether some batches are made by a second rank too.
     """
 
-    def __init__(
-        self,
-        own: Callable[[], Iterator[list[np.ndarray]]],
-        makers: Makers,
-        nbytes: int,
-        name: str = "",
-        steps: int = 0,
-    ):
+    def __init__(self, own: Callable[[], Iterator[list[np.ndarray]]], nbytes: int, name: str, steps: int, checks: bool):
         """Collective."""
         chosen, ranks = settings.current(), world.current()
-        self._own, self._makers, self._name, self._steps = own, makers, name, steps
+        self._own, self._name, self._steps, self._checks = own, name, steps, checks
         self._memory = RowMemory(nbytes)
-        self.messenger = Messenger(ranks.split_all(), _LONGEST_SLEEP)
+        self._messenger = Messenger(ranks.split_all(), _LONGEST_SLEEP)
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)
+        self._others = [rank for rank in range(ranks.size) if rank != ranks.rank]
+        self._count = self._walked = self._epochs = 0  # batches of this walk, of those before, epochs that have ended
+        self._checked: set[int] = set()  # batches that rank 0 makes too
         self._walk: Walk | None = None
-        run_state.current().part(Open).turns.append(self)
+        self._made: Walk | None = None
+        read_ahead.opened(self)
+
+    def deal(self, count: int) -> list[int]:
+        """The batches of a walk over so many that this rank makes.
+
+        Some that are rank 1's rank 0 makes too, after its own of that round: so what draws or counts has done that once
+        more on one of the two.
+        """
+        size = world.current().size
+        if self._checks:
+            everyone = range(self._walked, self._walked + count)
+            due = {place for place, number in enumerate(everyone) if number & number - 1 == 0 or number % _CHECKED == 0}
+            due |= set() if self._walked else {count - 1}
+            self._checked = {place - place % size + 1 for place in due} & {*range(count)}
+        self._count, self._walked = count, self._walked + count
+        return [number for number in range(count) if self._makes(number)]
+
+    def _makes(self, number: int) -> bool:
+        ranks = world.current()
+        return number % ranks.size == ranks.rank or (ranks.rank == 0 and number in self._checked)
 
     def walk(self) -> Iterator[Part]:
         """This rank's rows of each batch. All ranks walk, and leave off at the same batch."""
-        if self._walk is not None:
-            self._walk.close()
-        connected = self.messenger, self._memory, self._stalls
-        self._walk = walk = Walk(*connected, self._own(), self._makers, self._name, self._steps)
-        return iter(walk)
+        self._end()
+        self._epochs = 0
+        own = self._own()
+        self._walk = walk = Walk(world.current().size, self._limit)
+        self._made = made = Walk(1).over(self._batches(own, walk))
+        return iter(walk.over(self._parts(iter(made))))
+
+    def _limit(self) -> float:
+        """How many batches may be made before they are wanted; of the next epoch one, as one rank makes ahead."""
+        return min(self._count, (self._epochs + 1) * self._steps + 1 if self._steps else math.inf)
 
     def end_epoch(self) -> None:
         """An epoch ends: wait until nothing is on its way any more."""
         if self._walk is not None:
             self._walk.settle()
-            self._walk.epochs += 1
+            self._epochs += 1
 
     def close(self) -> None:
         """End the walk, and give back what connects the ranks. Collective.
 
         A rank that waits for its script's code, which may wait for something that never comes, is not waited for.
         """
-        settled = self._walk is None or self._walk.settle(PATIENCE)
+        settled = self._walk is None or self._walk.settle(read_ahead.PATIENCE)
         if not all(world.current().allgather(settled, "end a walk over data")):
             self.abandon()
             return
-        if self._walk is not None:
-            self._walk.close()
-        self.messenger.close()
+        self._end(read_ahead.PATIENCE)
+        self._messenger.close()
         self._memory.close()
 
     def abandon(self) -> None:
         """End it if the other ranks may be elsewhere."""
-        if self._walk is not None:
-            self._walk.abandon()
-        self.messenger.abandon()
+        for walk in (self._walk, self._made):
+            if walk is not None:
+                walk.abandon()
+        self._messenger.abandon()
 
+    def _end(self, seconds: float | None = None) -> None:
+        for walk in (self._walk, self._made):
+            if walk is not None:
+                walk.close(seconds)
 
-class CanEnd(Protocol):
-    """What ends with a call."""
-
-    def close(self) -> None:
-        """End it, where every rank does."""
-
-    def abandon(self) -> None:
-        """End it where the other ranks may be elsewhere."""
-
-
-class Open:
-    """The `Turns` of the calls of `fit`, `evaluate` and `predict` that are under way, and what else has to end then."""
-
-    def __init__(self) -> None:
-        self.turns: list[CanEnd] = []
-        self.calls = 0
-
-
-@contextlib.contextmanager
-def within_call() -> Iterator[None]:
-    """A call of `fit`, `evaluate` or `predict`: at the end of the outermost one nothing of it is left."""
-    known = run_state.current().part(Open)
-    known.calls += 1
-    complete = False
-    try:
-        yield
-        complete = True
-    finally:
-        known.calls -= 1
-        if not known.calls:
-            ended, known.turns = known.turns, []
-            for turns in ended:
-                turns.close() if complete else turns.abandon()
-
-
-class Walk:
-    """One walk over all batches.
-
-    Attributes:
-        epochs: that have ended during the walk.
-    """
-
-    def __init__(
-        self,
-        messenger: Messenger,
-        memory: RowMemory,
-        stalls: StallDetector,
-        own: Iterator[list[np.ndarray]],
-        makers: Makers,
-        name: str,
-        steps: int,
-    ):
-        self._messenger, self._memory, self._stalls = messenger, memory, stalls
-        self._makers, self._name, self._steps = makers, name, steps
-        self._most = math.inf if makers.count is None else makers.count
-        self.epochs = 0
-        self._allowed = self._ahead_of(0)  # batches that may be made and sent so far
-        self._sent = 0
-        self._changed = threading.Condition()
-        self._made: queue.Queue[Any] = queue.Queue(maxsize=1)
-        self._parts: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._over = False
-        for work in (lambda: self._make(own), self._exchange):
-            threading.Thread(target=self._watched, args=(work,), name="matex_tf input", daemon=True).start()
-
-    def __iter__(self) -> Iterator[Part]:
-        for number in self._makers.numbers():
-            with self._changed:
-                self._allowed = self._ahead_of(number)
-                self._changed.notify_all()
-            part = self._parts.get()
-            if isinstance(part, _End):
+    def _batches(self, own: Iterator[list[np.ndarray]], walk: Walk) -> Iterator[list[np.ndarray] | Exception]:
+        """This rank's own batches, or what was raised in the place of one."""
+        for number in filter(self._makes, range(self._count)):
+            if not walk.may(number):
                 return
-            if isinstance(part, BaseException):
-                raise part
-            yield part
-
-    def _ahead_of(self, number: int) -> float:
-        """How many batches may be made when one is wanted; of the next epoch one, as one rank makes ahead."""
-        most = min(number + self._makers.ahead, self._most)
-        return most if not self._steps else max(number + 1, min(most, (self.epochs + 1) * self._steps + 1))
-
-    def settle(self, seconds: float | None = None) -> bool:
-        """Wait until what may be sent so far has been. Args: seconds: for so long. Returns: whether it has."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._sent >= self._allowed or self._over, seconds)
-
-    def close(self) -> None:
-        """Wait until what may be sent has been, and end the walk there."""
-        self.settle()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """End the walk."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-
-    def _watched(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # which the thread that walks shall raise
-            self._parts.put(error)
-            self.abandon()
-
-    def _may(self, number: int) -> bool:
-        """Wait until a batch may be made; False where it never will."""
-        with self._changed:
-            self._changed.wait_for(lambda: number < self._allowed or self._over)
-            return not self._over
-
-    def _make(self, own: Iterator[list[np.ndarray]]) -> None:
-        for number in self._makers.mine():
-            if not self._may(number):
-                return
-            made = _made(own, number, self._makers.count is None)
-            while True:
-                try:
-                    self._made.put(made, timeout=_LOOK_SECONDS)
-                    break
-                except queue.Full:
-                    if self._over:
-                        return
-            if isinstance(made, (Exception, _End)):
+            try:
+                made: list[np.ndarray] | Exception = next(own)
+            except StopIteration:
+                made = RuntimeError(f"batch {number} of the data is missing")
+            except Exception as error:
+                made = error
+            yield made
+            if isinstance(made, Exception):
                 return
         next(own, None)  # what follows the last batch is done too
 
-    def _exchange(self) -> None:
-        rank, makers = world.current().rank, self._makers
-        for number in makers.numbers():
-            if not self._may(number):
-                return
-            if number == 0 or makers.alone:
-                self._meet()
-            owner, checker = makers.of(number), makers.checkers.get(number)
-            part, same = (self._give(checker), True) if owner == rank else self._take(owner, checker == rank)
-            if checker is not None and not self._agreed(checker, same):
-                part = MatexError(_OTHER.format(self._name, number, checker, owner))
-            self._parts.put(part)
-            with self._changed:
-                self._sent = number + 1
-                self._over = self._over or isinstance(part, (Exception, _End))
-                self._changed.notify_all()
+    def _parts(self, made: Iterator[list[np.ndarray] | Exception]) -> Iterator[Part]:
+        rank, size = world.current().rank, world.current().size
+        self._meet()
+        for number in range(self._count):
+            owner, checked = number % size, number in self._checked
+            mine = next(made) if self._makes(number) else None
+            part, same = (self._give(mine, checked), True) if owner == rank else self._take(owner, mine)
+            if checked and not self._agreed(same):
+                raise MatexError(_OTHER.format(self._name, number, 0, owner))
+            if isinstance(part, Exception):
+                raise part
+            yield part
 
     def _meet(self) -> None:
         """Wait until every rank of the node has taken its rows of what was left in memory before."""
-        rank, first = world.current().rank, self._makers.first
-        others = [one for one in self._memory.ranks if one != rank]
-        if self._makers.alone and rank != first:
-            others = [first] if others else []
+        others = [one for one in self._memory.ranks if one in self._others]
         if others:
-            self._wait([self._messenger.post(row_messages.meeting(self._messenger.lane, others))], others)
+            self._wait(_meeting(self._messenger.lane, others), others)
 
-    def _next_made(self) -> list[np.ndarray] | Exception | _End:
-        while True:
-            try:
-                return self._made.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                if self._over:
-                    raise RuntimeError("the batch was not made") from None
-
-    def _agreed(self, checker: int, same: bool) -> bool:
-        """Whether a batch that two ranks have made is the same, as the second of them tells all others."""
-        ranks = world.current()
-        if checker == ranks.rank:
-            others = [rank for rank in range(ranks.size) if rank != checker]
-            self._send(dict.fromkeys(others, np.array([same], np.uint8)))
+    def _agreed(self, same: bool) -> bool:
+        """Whether a batch that two ranks have made is the same, as rank 0 tells all others."""
+        if world.current().rank == 0:
+            self._send(dict.fromkeys(self._others, np.array([same], np.uint8)))
             return same
-        return bool(self._received(checker)[0])
+        return bool(self._received(0)[0])
 
-    def _give(self, checker: int | None) -> Part | Exception | _End:
-        """Send others their rows of the next batch. Args: checker: the rank that makes it too."""
-        ranks, made = world.current(), self._next_made()
-        others = self._makers.takers
-        if isinstance(made, (Exception, _End)):
-            said = made if isinstance(made, _End) else carried_error.pack(made)
-            self._send(dict.fromkeys(others, np.frombuffer(pickle.dumps(said), np.uint8)))
+    def _give(self, made: Any, checked: bool) -> Part | Exception:
+        """Send others their rows of a batch. Args: checked: whether rank 0 makes it too."""
+        ranks = world.current()
+        if isinstance(made, Exception):
+            self._send(dict.fromkeys(self._others, _packed(carried_error.pack(made))))
             return made
-        total = next((len(array) for array in made if array.ndim), 0)
-        left = self._memory.leave(made, total)
+        left = self._memory.leave(made, _rows(made))
         near = [] if left is None else self._memory.ranks
-        sent = {rank: _part(made, total, rank, ranks.size) for rank in others if rank not in near}
-        messages: dict[int, Any] = {**dict.fromkeys(near, left), **sent}
-        if checker is not None:
-            messages[checker] = _Checked(messages[checker], _checksum(made))
-        self._send({rank: np.frombuffer(pickle.dumps(messages[rank], protocol=5), np.uint8) for rank in others})
-        return _part(made, total, ranks.rank, ranks.size)
+        messages: dict[int, Any] = {
+            rank: left if rank in near else part_of(made, rank, ranks.size) for rank in self._others
+        }
+        if checked:
+            messages[0] = _Checked(messages[0], array_fingerprint.checksum(made))
+        self._send({rank: _packed(message) for rank, message in messages.items()})
+        return part_of(made, ranks.rank, ranks.size)
 
-    def _send(self, messages: dict[int, np.ndarray]) -> None:
-        if not messages:
-            return
-        self._wait([self._messenger.post(row_messages.sending(self._messenger.lane, messages))], [*messages])
-
-    def _take(self, owner: int, checked: bool) -> tuple[Part | Exception | _End, bool]:
+    def _take(self, owner: int, made: Any) -> tuple[Part | Exception, bool]:
         """This rank's rows of a batch of another one.
 
         Args:
-            checked: whether this rank has made it too.
+            made: what this rank has made too; None if nothing.
 
         Returns:
             The rows; and whether the batch is what this rank has made.
         """
-        made = self._next_made() if checked else None
         part: Any = pickle.loads(self._received(owner).data)
         same = True
         if isinstance(part, _Checked):
-            same = isinstance(made, list) and _checksum(made) == part.checksum
+            same = isinstance(made, list) and array_fingerprint.checksum(made) == part.checksum
             part = part.part
         elif isinstance(part, bytes) and isinstance(made, list):
             same = False  # only one of the two has failed
         if isinstance(part, Left):
             share = RowRange.of(part.total, world.current().rank, world.current().size)
-            return (self._memory.take(owner, part, slice(share.low, share.high)), _taken(share)), same
+            return (self._memory.take(owner, part, slice(share.low, share.high)), share.taken()), same
         return carried_error.unpack(part) if isinstance(part, bytes) else part, same
+
+    def _send(self, messages: dict[int, np.ndarray]) -> None:
+        self._wait(_sending(self._messenger.lane, messages), [*messages])
 
     def _received(self, sender: int) -> np.ndarray:
         received: list[np.ndarray] = []
-        self._wait([self._messenger.post(row_messages.receiving(self._messenger.lane, sender, received))], [sender])
+        self._wait(_receiving(self._messenger.lane, sender, received), [sender])
         return received[0]
 
-    def _wait(self, transfers: list[Any], others: list[int]) -> None:
-        for transfer in transfers:
-            transfer.wait(lambda seconds: self._stalls.check(others, seconds, "the rows of a batch"))
+    def _wait(self, steps: Steps, others: list[int]) -> None:
+        self._messenger.post(steps).wait(lambda seconds: self._stalls.check(others, seconds, "the rows of a batch"))
 
 
-def _made(own: Iterator[list[np.ndarray]], number: int, may_end: bool) -> list[np.ndarray] | Exception | _End:
-    """The next of the rank's own batches, or what was raised in its place."""
-    try:
-        return next(own)
-    except StopIteration:
-        return _End() if may_end else RuntimeError(f"batch {number} of the data is missing")
-    except Exception as error:
-        return error
+def _meeting(lane: Lane, others: list[int]) -> Steps:
+    """Wait for each other."""
+    heard = np.zeros((len(others), 1), np.uint8)
+    sent = [request for rank in others for request in lane.send(np.zeros(1, np.uint8), rank, _MEETING_TAG)]
+    received = [lane.receive(heard[place], rank, _MEETING_TAG) for place, rank in enumerate(others)]
+    yield [*sent, *(request for requests in received for request in requests)]
 
 
-def _checksum(batch: list[np.ndarray]) -> int:
-    total = 0
-    for array in batch:
-        total = mismatch.checksum(array, mismatch.checksum(f"{array.dtype} {array.shape}", total))
-    return total
+def _sending(lane: Lane, messages: dict[int, np.ndarray]) -> Steps:
+    """Send bytes to each of these ranks."""
+    sizes = {rank: np.array([message.size], np.int64) for rank, message in messages.items()}
+    yield [request for rank, size in sizes.items() for request in lane.send(size, rank, _TAG)]
+    longest = max(message.size for message in messages.values())
+    for low in range(0, longest, PIECE):
+        here = slice(low, low + PIECE)
+        yield [
+            request
+            for rank, message in messages.items()
+            if low < message.size
+            for request in lane.send(message[here], rank, _TAG)
+        ]
 
 
-def _part(batch: list[np.ndarray], total: int, rank: int, size: int) -> Part:
+def _receiving(lane: Lane, owner: int, received: list[np.ndarray]) -> Steps:
+    """Receive what a rank sends; it is added to `received`."""
+    size = np.empty(1, np.int64)
+    yield lane.receive(size, owner, _TAG)
+    message = np.empty(int(size[0]), np.uint8)
+    for low in range(0, message.size, PIECE):
+        yield lane.receive(message[low : low + PIECE], owner, _TAG)
+    received.append(message)
+
+
+def _packed(message: Any) -> np.ndarray:
+    return np.frombuffer(pickle.dumps(message, protocol=5), np.uint8)
+
+
+def _rows(batch: list[np.ndarray]) -> int:
+    return next((len(array) for array in batch if array.ndim), 0)
+
+
+def part_of(batch: list[np.ndarray], rank: int, size: int) -> Part:
+    """A rank's rows of a batch; parts of it that have no rows are whole."""
+    total = _rows(batch)
     share = RowRange.of(total, rank, size)
     rows = [array[share.low : share.high] if array.ndim and len(array) == total else array for array in batch]
-    return rows, _taken(share)
-
-
-def _taken(share: RowRange) -> RowRange:
-    """The share of a rank once its rows have been taken out of the batch."""
-    return RowRange(0, share.high - share.low, share.rows, share.total, share.first)
+    return rows, share.taken()
 
 
 def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
@@ -400,30 +306,13 @@ def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
     return [np.asarray(leaf, spec.dtype.as_numpy_dtype) for leaf, spec in zip(leaves, specs, strict=True)]
 
 
-def local_batches(turns: Turns, structure: Any) -> Iterator[LocalBatch]:
-    """The rows of a walk, for a pipeline. Args: structure: of a batch, with whatever leaves."""
+def pipeline(walk: Callable[[], Iterator[Part]], structure: Any) -> Any:
+    """A pipeline of the rows of walks. Args: structure: tf.TensorSpecs of a batch."""
     origin, nothing = np.array([0, world.current().generation]), np.array([], np.int64)
-    for rows, share in turns.walk():
-        packed = tf.nest.pack_sequence_as(structure, rows)
-        yield LocalBatch(np.array(share, np.int32), np.array(True), packed, origin, nothing)
 
+    def batches() -> Iterator[LocalBatch]:
+        for rows, share in walk():
+            packed = tf.nest.pack_sequence_as(structure, rows)
+            yield LocalBatch(np.array(share, np.int32), np.array(True), packed, origin, nothing)
 
-def signature(structure: Any) -> LocalBatch:
-    """What a pipeline of `local_batches` has for elements. Args: structure: tf.TensorSpecs of a batch."""
-    return LocalBatch(
-        tf.TensorSpec([5], tf.int32),
-        tf.TensorSpec([], tf.bool),
-        structure,
-        tf.TensorSpec([2], tf.int64),
-        tf.TensorSpec([None], tf.int64),
-    )
-
-
-def as_fast_as_asked(dataset: Any) -> Any:
-    """A pipeline without what fetches ahead: ranks must leave off at the same batch."""
-    while calls.kind(dataset) == "prefetch":
-        dataset = dataset._input_dataset
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = False
-    return dataset.with_options(options)
+    return tf.data.Dataset.from_generator(batches, output_signature=LocalBatch.spec(structure))

@@ -13,6 +13,7 @@ Relies on (Keras 3.3 to 3.15, private): `PyDatasetAdapter.get_tf_dataset`, its `
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -23,15 +24,14 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import log_once
 from matex_tf.patches.sources import batch_ownership, decide, price
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.price import Price
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
-from matex_tf.patches.turns import data_threads, in_turn, reach
-from matex_tf.patches.turns.generators import ReadAhead
+from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
 from matex_tf.patches.turns.in_turn import Turns, flat
-from matex_tf.patches.turns.makers import Makers
+from matex_tf.patches.turns.read_ahead import Check, ReadAhead
 
 
 def pipeline(adapter: Any, original: Callable[[], Any], what: str, steps: int) -> Any:
@@ -53,7 +53,7 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str, steps: int) -
     if what == "fit":
         log_once.log(f"each batch of the data is made by one rank, in turn among {size} (--data exact)")
     nbytes = sum(array.nbytes for array in data.first)
-    return _in_turn(adapter, original, data.specs, nbytes, steps if _has_hooks(adapter.py_dataset) else 0)
+    return _in_turn(adapter, data.specs, nbytes, steps if _has_hooks(adapter.py_dataset) else 0)
 
 
 class _Batches(decide.Data):
@@ -126,7 +126,7 @@ def _by_all(adapter: Any, original: Callable[[], Any], spent: Price) -> Any:
     script, price.of[adapter] = adapter._get_iterator, spent
     adapter._get_iterator = ahead = ReadAhead(lambda: spent.timed(iter(script())), 1)
     _at_the_end_of_epochs(adapter, ahead.settle)
-    return in_turn.as_fast_as_asked(original())
+    return read_ahead.as_fast_as_asked(original())
 
 
 def _at_the_end_of_epochs(adapter: Any, before: Callable[[], None]) -> None:
@@ -152,58 +152,38 @@ def _first(adapter: Any) -> list[Any]:
     return batches
 
 
-def _in_turn(adapter: Any, original: Callable[[], Any], specs: list[tf.TensorSpec], nbytes: int, steps: int) -> Any:
-    data, structure = adapter.py_dataset, adapter._output_signature
-    makers = Makers(data.num_batches)
-    trusted = settings.current().generators == "node"
-
-    def numbers(count: int) -> Iterable[int]:
-        makers.count = count
-        if not trusted:
-            makers.begin(count)
-        return makers.mine()
-
-    mine, enqueuer = MyTurns(adapter, numbers), adapter.enqueuer
-    mine.give_to(enqueuer)
+def _in_turn(adapter: Any, specs: list[tf.TensorSpec], nbytes: int, steps: int) -> Any:
+    data, enqueuer, trusted = adapter.py_dataset, adapter.enqueuer, settings.current().generators == "node"
 
     def own() -> Iterator[list[np.ndarray]]:
         mine.begin(enqueuer)
         return (flat(adapter._standardize_batch(batch), specs) for batch in mine.batches(enqueuer))
 
-    turns = Turns(own, makers, nbytes, type(data).__name__, steps)
+    turns = Turns(own, nbytes, type(data).__name__, steps, checks=not trusted)
+    mine = MyTurns(adapter, turns.deal)
+    mine.give_to(enqueuer)
     if not trusted:
-        run_state.current().part(in_turn.Open).turns.append(_LastLook(data))
+        read_ahead.opened(Check(functools.partial(_last_look, data)))
     _at_the_end_of_epochs(adapter, turns.end_epoch)
-    adapter._get_iterator = lambda: in_turn.local_batches(turns, structure)
-    adapter._output_signature = in_turn.signature(structure)
-    return in_turn.as_fast_as_asked(original())
+    return read_ahead.as_fast_as_asked(in_turn.pipeline(turns.walk, adapter._output_signature))
 
 
-class _LastLook:
-    """One batch more when a call ends, of data that have been looked at when it began: they may draw or count since."""
+def _last_look(data: Any) -> None:
+    """Make one batch more when a call ends, of data that were looked at when it began: they may draw or count since.
 
-    def __init__(self, data: Any):
-        self._data = data
-
-    def close(self) -> None:
-        """All ranks come here.
-
-        Raises:
-            MatexError: making a batch changes something by now.
-        """
-        within, why = reach.of_object(self._data), NOTHING
-        with data_threads.make_batches(), contextlib.suppress(Exception):  # it need not give any after its last epoch
-            self._data[0]
-            why = within.why_every_rank("a batch")
-        everyone = world.current().allgather(why, "look at the data of a call once more")
-        if why := next(filter(None, everyone), NOTHING):
-            raise MatexError(
-                f"{type(self._data).__name__}: {why}. At the beginning nothing showed that, so each batch was made by "
-                "one rank, and some were not those of one rank alone. Let every rank make every batch: --data whole."
-            )
-
-    def abandon(self) -> None:
-        """Nothing to end."""
+    Raises:
+        MatexError: making a batch changes something by now.
+    """
+    within, why = reach.of_object(data), NOTHING
+    with data_threads.make_batches(), contextlib.suppress(Exception):  # it need not give any after its last epoch
+        data[0]
+        why = within.why_every_rank("a batch")
+    everyone = world.current().allgather(why, "look at the data of a call once more")
+    if why := next(filter(None, everyone), NOTHING):
+        raise MatexError(
+            f"{type(data).__name__}: {why}. At the beginning nothing showed that, so each batch was made by "
+            "one rank, and some were not those of one rank alone. Let every rank make every batch: --data whole."
+        )
 
 
 class MyTurns:

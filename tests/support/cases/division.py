@@ -361,7 +361,7 @@ def torn():
     except tf.errors.OpError as error:
         kind, said = type(error).__name__, "ValueError: row 80 of the table is torn" in str(error)
     model.fit(Augmented("index"), verbose=0)
-    threads = leftovers.threads("matex_tf messenger")
+    threads = leftovers.threads("matex_tf messenger", "matex_tf input")
     batches = joined([(total, rows[:-1]) for total, rows in model.kept])
     return {"kind": kind, "said": said, "steps": steps, "batches": batches, "threads": threads}
 

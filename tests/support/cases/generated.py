@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
-from matex_tf.patches.turns import in_turn, row_memory
+from matex_tf.patches.turns import read_ahead
 from tests.support import leftovers
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined
@@ -33,16 +33,15 @@ def _batches(made, count=None, torn=False):
         yield x[here] + np.float32(number), {"y": y[here]}
 
 
-def batches(run_by, room=1 << 30, hosts=""):
+def batches(run_by, hosts=""):
     """The rows of `fit`, of validations that go on where the last one has left off, of `evaluate` and `predict`.
 
     Args:
         run_by: `--generators`.
-        room: of the node's memory.
         hosts: the name of each rank's host; empty where all are on one.
     """
     made, model = [], Rows()
-    with mock.patch.object(row_memory, "_free", lambda: room), chosen(hosts, generators=run_by):
+    with chosen(hosts, generators=run_by):
         model.fit(
             _batches(made),
             steps_per_epoch=4,
@@ -79,7 +78,7 @@ def waits(run_by):
             for_ever.wait()
 
     try:
-        with mock.patch.object(in_turn, "PATIENCE", 0.5), chosen(generators=run_by):
+        with mock.patch.object(read_ahead, "PATIENCE", 0.5), chosen(generators=run_by):
             begin = time.perf_counter()
             model.fit(queued(), steps_per_epoch=4, verbose=0)
             seconds = time.perf_counter() - begin
@@ -160,4 +159,4 @@ def asked():
 
 def threads():
     """Threads that are left of what has been read."""
-    return leftovers.threads("matex_tf messenger", "matex_tf generator")
+    return leftovers.threads("matex_tf elements", "matex_tf input")
