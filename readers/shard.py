@@ -91,6 +91,7 @@ class Shard:
         self.rows = window[low:high]
         self.turns = Interleaving(self.counts)
         self._at = 0
+        self._comes = ranks.arrival is not None
         if ranks.size > 1:
             ranks.holds_shard = True
 
@@ -162,6 +163,7 @@ class Shard:
 
     def next_rows(self, batch_size: int) -> slice:
         """Which of this rank's rows are in the next global batch."""
+        self.check_owner()
         spans = self.turns.spans(self._at, batch_size)
         low, high = spans[self.rank]
         counts = spans[:, 1] - spans[:, 0]
@@ -219,6 +221,14 @@ class Shard:
         """
         first, last = span(self.total_rows, rank, self.size)
         return self._finish(*self._raw_of(self._window[first:last][low:high]))
+
+    def check_owner(self) -> None:
+        """Raises: DataError: this rank has joined the job since it opened the files, alone: it has all rows."""
+        if self._comes and not self._ranks.is_single:
+            raise DataError(
+                f"{self.paths[0]}: this rank has joined the job since it opened the file, and has no rows of its own: "
+                "open it after the fit, or give its data and labels to fit and evaluate."
+            )
 
     def whole(self, array: np.ndarray) -> np.ndarray:
         """The rows of all ranks, in the order of the files, of an array that has a row for each of this rank's rows.

@@ -27,6 +27,9 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
+    def check_owner(self) -> None:
+        """Raises: DataError: this rank has no rows of its own."""
+
     def block_rows(self) -> int:
         """How many rows to read at a time."""
 
@@ -39,7 +42,7 @@ class AsOneRank:
 
     def __init__(self, shard: Any):
         self.rank, self.turns = 0, Interleaving([shard.total_rows])
-        self.block_rows, self.read = shard.block_rows, shard.read_any
+        self.block_rows, self.read, self.check_owner = shard.block_rows, shard.read_any, shard.check_owner
 
     def __len__(self) -> int:
         return self.turns.total
@@ -55,6 +58,7 @@ def batches(shard: Rows, batch_size: int, seed: int | None) -> Iterator[tuple[Ar
         batch_size: rows of a global batch, of all ranks together.
         seed: the same on every rank; None: rows come in the order of the files.
     """
+    shard.check_owner()
     total, step = len(shard), shard.block_rows()
     starts = list(range(0, total, step))
     random = None if seed is None else np.random.RandomState(seed)

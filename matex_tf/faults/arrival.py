@@ -75,6 +75,7 @@ class Arrival:
 
     Attributes:
         bridge: see `Communicator.extend`.
+        dealt: see `growth.Growth`, of the `fit` that was asked for last.
         log: prints a line for the user, once it has come.
     """
 
@@ -88,6 +89,7 @@ class Arrival:
         """
         self.bridge = bridge
         self._there = False
+        self.dealt: list[Any] | None = None
         self._begun: set[int] = set()
         failure: OSError = OSError("it has no address")
         for address in told["addresses"]:
@@ -117,6 +119,7 @@ class Arrival:
         """
         while (answer := self._ask({"where": fit}))[0].get("wait"):
             time.sleep(_PAUSE)
+        self.dealt = answer[0].get("dealt")
         return self._held(fit, answer)
 
     def has_begun(self, fit: int) -> bool:

@@ -94,6 +94,7 @@ class Growth:
 
     Attributes:
         left_because: why the last one that had to leave had to, in words.
+        dealt: of the `DataSet` of the `fit` that is under way, see `patches.data.lost_rows.Orphans.told`.
         leaves: whether this rank was told to leave (SIGTERM): it does so after a step, and nothing is run again.
     """
 
@@ -107,6 +108,7 @@ class Growth:
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, functools.partial(self._told_to_leave, os.getpid()))
         self._at: tuple[int, int] | None = None
+        self.dealt: tuple[Any, ...] | None = None
         self._left: dict[int, tuple[dict[str, Any], Callable[[], bytes]]] = {}
         self._left_bytes = 0
         self._steps_to_try = 0
@@ -249,7 +251,7 @@ class Growth:
             return {"over": True, **words}, state()
         if at is None or fit > now:
             return {"wait": True}, b""
-        return {"epoch": at[0], "step": at[1]}, b""
+        return {"epoch": at[0], "step": at[1], "dealt": self.dealt}, b""
 
     def _lose(self, one: _Coming, why: str) -> None:
         why = harmless(why)

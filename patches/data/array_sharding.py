@@ -27,7 +27,7 @@ from matex_tf.patches.common import log_once
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_indices, batch_origins, epoch_orders
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
-from matex_tf.patches.data.lost_rows import found
+from matex_tf.patches.data.lost_rows import Orphans, found
 from matex_tf.patches.data.row_batches import Own, RowBatches, as_tf_data
 from matex_tf.patches.sources import array_fingerprint, decide, reasons, source_sharding
 from matex_tf.patches.sources.decide import Source, Whose
@@ -52,7 +52,7 @@ class DataLayout(NamedTuple):
 def pipeline(
     adapter: Any,
     original: Callable[[], Any],
-    training: bool,
+    purpose: str,
     asked: dict[str, Any],
     elements: Any = None,
     chosen: RowChoice | None = None,
@@ -63,7 +63,7 @@ def pipeline(
     Args:
         adapter: the adapter; its sizes become those of the global batches.
         original: its own `get_tf_dataset`.
-        training: whether the data are those that `fit` trains on.
+        purpose: "fit", "evaluate" or "predict".
         asked: the arguments of the epoch iterator: the data, batch_size and steps_per_epoch.
         elements: the arrays as they go into the pipeline; None: as Keras 3 gives them to tf.data.
         chosen: says which rows an epoch uses; None: all.
@@ -74,9 +74,9 @@ def pipeline(
         MatexError: sparse arrays differ between ranks, or there are fewer rows that go round than ranks; arrays whose
             rows cannot be left out.
     """
-    ranks = world.current()
+    ranks, training = world.current(), purpose == "fit"
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
-    holding, orphans = _layout(leaves, asked)
+    holding, orphans = _layout(leaves, asked, purpose)
     recorded = record.active() and not strategies.current().apart  # else no batch is that of one rank
     if training and holding.sharded and elements is None and recorded:
         elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
@@ -136,15 +136,18 @@ def _as_one_rank_has_them(adapter: Any, holding: DataLayout) -> Any:
     )
 
 
-def _layout(leaves: list[Any], asked: dict[str, Any]) -> tuple[DataLayout, Any]:
-    """Which rows each rank holds; and, where ranks may die, what takes care of the rows of those that have."""
-    holding, orphans = compare(leaves), None
-    if world.current().guard is not None:
+def _layout(leaves: list[Any], asked: dict[str, Any], purpose: str) -> tuple[DataLayout, Orphans | None]:
+    """Which rows each rank holds; and, where ranks may die or come, what deals them out anew."""
+    ranks, orphans = world.current(), None
+    if ranks.guard is not None and purpose != "predict":
         given = [leaf for name in ("x", "y", "sample_weight") for leaf in tf.nest.flatten(asked.get(name))]
-        orphans = found([leaf for leaf in given if leaf is not None], leaves)
-    if orphans is not None and len(orphans.counts) > 1:
-        holding = DataLayout(orphans.counts, True)
-    return holding, orphans
+        orphans = found([leaf for leaf in given if leaf is not None], leaves, purpose == "fit")
+    if purpose == "fit" and ranks.growth is not None:
+        ranks.growth.dealt = None if orphans is None else orphans.told
+    if orphans is not None:
+        _compare_columns(leaves)
+        return DataLayout(orphans.counts, True), orphans
+    return compare(leaves), None
 
 
 class _Arrays(decide.Data):
@@ -241,7 +244,7 @@ def compare(leaves: list[Any]) -> DataLayout:
     """
     ranks, setting = world.current(), settings.current().rows
     rows = int(leaves[0].shape[0])
-    ranks.barrier("compare the columns of the data", [_column(i, leaf) for i, leaf in enumerate(leaves)])
+    _compare_columns(leaves)
     prints = [array_fingerprint.of(array_fingerprint.rows(leaf), leaf.shape) for leaf in leaves if not _sparse(leaf)]
     held = ranks.compare((rows, prints), "compare the rows of the data")
     counts = [count for count, _ in held]
@@ -251,6 +254,11 @@ def compare(leaves: list[Any]) -> DataLayout:
     others = [one for count, one in held[1:] if count == rows]
     same = len(set(counts)) == 1 and all(all(map(array_fingerprint.alike, held[0][1], one)) for one in others)
     return DataLayout(counts, ranks.size > 1 and (setting == "own" or (setting == "auto" and not same)))
+
+
+def _compare_columns(leaves: list[Any]) -> None:
+    columns = [_column(i, leaf) for i, leaf in enumerate(leaves)]
+    world.current().barrier("compare the columns of the data", columns)
 
 
 def _tell(holding: DataLayout, asked: dict[str, Any]) -> None:

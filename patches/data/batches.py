@@ -29,6 +29,7 @@ from matex_tf.patches.data import batch_origins, first_rank
 from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
+from matex_tf.patches.data.lost_rows import Orphans
 from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import price
@@ -201,9 +202,9 @@ class BatchSource:
 
     @property
     def of_each_rank(self) -> bool:
-        """Whether the rows of the last batch were those of a rank, which no other one has."""
+        """Whether the rows of the last batch were those of a rank, which no other one can have."""
         from_arrays = self._origin is not None and batch_origins.find(int(self._origin.numpy()[0]))
-        return self._owned and not isinstance(from_arrays, Gatherer)
+        return self._owned and not isinstance(from_arrays, (Gatherer, Orphans))
 
     def say_again(self) -> None:
         """A rank has come that has not heard what was said, and of which nothing is known."""

@@ -83,7 +83,7 @@ def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
 
     epochs = asked.arguments["epochs"] - asked.arguments["initial_epoch"]
     pipeline = array_sharding.pipeline(
-        arrays, batches_of_rows, asked.training, asked.arguments, elements, epochs=epochs
+        arrays, batches_of_rows, asked.purpose, asked.arguments, elements, epochs=epochs
     )
     adapter._size, adapter._batch_size = arrays._size, arrays._batch_size
     adapter._partial_batch_size, adapter._matex_arrays = arrays._partial_batch_size, arrays

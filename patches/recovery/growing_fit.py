@@ -189,6 +189,7 @@ class GrowingFit(resume_fit.Fit):
             "steps": run_state.current().trained,
             "rebuilt": bool(model_state.of(self.model).whole),
             "layers": active_flag.layers().on,
+            "shards": ranks.holds_shard,
             "question": clock.until_next,
         }
 
@@ -205,7 +206,7 @@ class GrowingFit(resume_fit.Fit):
             snapshot.give_back(self.model, self._callbacks, kept, first=False)
         model_state.of(self.model).committed = kept["committed"]
         run_state.current().trained = words["steps"]
-        active_flag.layers().on = words["layers"]
+        active_flag.layers().on, ranks.holds_shard = words["layers"], words["shards"]
         self._fits.clock.begin_with(words["question"])
         run_state.current().part(Parts).join()
         self._arrival.enter()

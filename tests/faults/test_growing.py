@@ -19,6 +19,7 @@ SCRIPT = """
 import json, os, signal, sys, time
 import numpy as np, keras, matex_tf
 import tensorflow as tf
+from matex_tf.core.row_partition import Interleaving
 form, all_ranks = sys.argv[1], 2 + int(sys.argv[2])
 epochs = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 keras.utils.set_random_seed(3)
@@ -32,8 +33,8 @@ y = (x.sum(1) > 2).astype("float64")
 units = 9 if "odd" in does else 40 if form in ("state", "weights") else 8  # 4 x 40 are in parts on two ranks alone
 more = [keras.layers.Dense(units)] * (units == 40)
 model = keras.Sequential(
-    [keras.layers.Dense(units, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
-     *more, keras.layers.Dense(1)]
+    [keras.layers.Dense(units, "tanh"), keras.layers.BatchNormalization(),
+     keras.layers.Dropout(0.0 if form == "DataSet" else 0.3), *more, keras.layers.Dense(1)]
 )
 model.compile(keras.optimizers.Adam(0.01, clipnorm=1.0 if "clip" in does else 9.0), "mse", metrics=["mae"])
 
@@ -59,8 +60,12 @@ def data():
     if form == "PyDataset":
         return {"x": Pieces()}
     if form == "DataSet":
+        if epochs:  # the batches of two ranks
+            order = Interleaving([99, 100]).order(16)
+            return {"x": x[order], "y": y[order], "batch_size": 16, "shuffle": False}
+        np.savez("rows.npz", x=x, y=y)
         rows = matex_tf.DataSet.open("rows.npz", x="x", y="y")
-        return {"x": rows.data, "y": rows.labels, "batch_size": 16}
+        return {"x": rows.data, "y": rows.labels, "batch_size": 16, "shuffle": False}
     more = {"class_weight": {0: 0.3, 1: 2.0}} if form == "class_weight" else {}
     return {"x": x, "y": y, "batch_size": 16, **more}
 
@@ -201,7 +206,7 @@ def compare(folder, form, ranks=1):
 #: What a job is at when ranks come to it, and how many: two come to a later fit, one after the other.
 FORMS = [
     *[("second fit", 2), ("tf.data", 1), ("PyDataset", 1), ("class_weight", 1), ("arrays", 1), ("evaluate", 1)],
-    *[("callback", 2), ("weights", 2), ("state", 1)],
+    *[("callback", 2), ("weights", 2), ("state", 1), ("DataSet", 2)],
 ]
 
 
@@ -254,6 +259,20 @@ def test_does_not_come(begin):
     ended = job.end(200)
     assert ended.code == 0, ended
     compare(folder, "arrays")
+
+
+@pytest.mark.variants(0)
+def test_other_rows_of_a_dataset(begin):
+    """A rank whose files have other rows is refused."""
+    job, folder = begin(SCRIPT, "DataSet", "1")
+    (folder / "rows").touch()
+    refused = join(job, folder)
+    assert refused.code == 1 and "its DataSet has other rows than that of the job" in refused.err, refused
+    (folder / "rows").unlink()
+    assert join(job, folder).code == 0
+    ended = job.end(200)
+    assert ended.code == 0, ended
+    compare(folder, "DataSet")
 
 
 @pytest.mark.variants(0)

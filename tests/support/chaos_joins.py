@@ -25,14 +25,16 @@ import psutil
 SCRIPT = """
 import json, os, sys, time
 import keras, numpy as np, tensorflow as tf, matex_tf
+from matex_tf.core.row_partition import Interleaving
 
 keras.utils.set_random_seed(3)
 keras.backend.set_floatx("float64")
 kind, epochs = sys.argv[1], int(sys.argv[2])
+own = kind.startswith("DataSet")  # of which rows change places in batches
 x = np.random.rand(150, 6)
 y = (x.sum(1) > 3).astype("float64")
-model = keras.Sequential([keras.layers.Dense(64, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
-                          keras.layers.Dense(1)])
+model = keras.Sequential([keras.layers.Dense(64, "tanh"), keras.layers.BatchNormalization(),
+                          keras.layers.Dropout(0.0 if own else 0.3), keras.layers.Dense(1)])
 model.compile(keras.optimizers.Adam(0.003), "mse", metrics=["mae"])
 first = model.fit(x, y, batch_size=16, epochs=1, verbose=0).history if kind == "later fit" else {}
 epochs_before = []
@@ -54,6 +56,14 @@ class Note(keras.callbacks.Callback):
 
 pairs = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(40, seed=5).batch(16)
 data = {"x": pairs} if kind == "tf.data" else {"x": x, "y": y, "batch_size": 16}
+if own and epochs == 1000:
+    np.savez("rows.npz", x=x, y=y)
+    rows = matex_tf.DataSet.open("rows.npz", x="x", y="y")
+    data |= {"x": rows.data, "y": rows.labels, "shuffle": False}
+elif own:  # the batches of so many ranks
+    ranks = int(kind.split()[1])
+    order = Interleaving([150 // ranks] * ranks).order(16)
+    data |= {"x": x[order], "y": y[order], "shuffle": False}
 history = model.fit(**data, epochs=epochs, verbose=0, callbacks=[Note()], validation_data=(x[:30], y[:30])).history
 sizes = history.pop("world_size", [])
 rows = [[*values, *sums] for *values, sums in zip(*history.values(), epochs_before)]
@@ -61,7 +71,8 @@ with open("result", "w") as file:
     json.dump({"epochs": rows, "sizes": sizes, "evaluate": model.evaluate(x, y, verbose=0)}, file, default=float)
 """
 
-KINDS = ("arrays", "tf.data", "later fit")
+KINDS = ("arrays", "tf.data", "later fit", "DataSet")
+RANKS = 2, 3  # that begin a run
 SECONDS = 420  # in which a training must have ended
 STOPPED = 5.0  # seconds for which a rank is stopped
 MOST_EPOCHS = 400  # that one rank is asked for
@@ -100,14 +111,15 @@ def plan(number: int, seed: int) -> Run:
     events = ["join", *chance.choices(["join", "kill", "kill", "stop"], k=chance.randint(1, 3))]
     chance.shuffle(events)
     timed = [(what, chance.choice([chance.uniform(0, 2), chance.uniform(2, 30)])) for what in events]
-    return Run(number, KINDS[number % len(KINDS)], chance.randint(2, 3), timed)
+    kind, ranks = KINDS[number % len(KINDS)], chance.randint(*RANKS)
+    return Run(number, f"DataSet {ranks}" if kind == "DataSet" else kind, ranks, timed)
 
 
 def undisturbed(folder: Path) -> dict[str, dict[str, Any]]:
     """What the script gives on one rank, of each kind, after each epoch."""
     (folder / "train.py").write_text(SCRIPT)
     found = {}
-    for kind in KINDS:
+    for kind in (*KINDS[:-1], *(f"{KINDS[-1]} {ranks}" for ranks in RANKS)):
         command = [sys.executable, "-m", "matex_tf", "--seed", "1", "train.py", kind, str(MOST_EPOCHS)]
         subprocess.run(command, cwd=folder, check=True, env=_environ(), timeout=SECONDS)
         found[kind] = json.loads((folder / "result").read_text())

@@ -124,7 +124,7 @@ def _array_pipeline(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     if asked is None:
         return wrapped(*args, **kwargs)
     return array_sharding.pipeline(
-        adapter, lambda: wrapped(*args, **kwargs), asked.training, asked.arguments, chosen=asked.choice
+        adapter, lambda: wrapped(*args, **kwargs), asked.purpose, asked.arguments, chosen=asked.choice
     )
 
 

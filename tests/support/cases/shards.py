@@ -137,7 +137,7 @@ def trained(source="arrays", batch=25, epochs=3):
 class _Three:
     """The place of rank 0 of three, to ask for their order."""
 
-    rank, size, first_ranks, generation = 0, 3, (0, 1, 2), 0
+    rank, size, first_ranks, generation, arrival = 0, 3, (0, 1, 2), 0, None
 
 
 def uneven(kind="filtered", epochs=3):
