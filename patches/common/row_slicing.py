@@ -52,7 +52,11 @@ class RowRange(NamedTuple):
     @classmethod
     def of(cls, total: int, rank: int, size: int) -> RowRange:
         """Rank's rows of a batch of `total`: from rank * total // size, as even as can be."""
-        low, high = own_span(total, rank, size, settings.current().reproducible)
+        return cls.between(*own_span(total, rank, size, settings.current().reproducible), total)
+
+    @classmethod
+    def between(cls, low: int, high: int, total: int) -> RowRange:
+        """Rows `low` to `high` of a batch of `total`; a ghost's where that is none."""
         if high > low or total == 0:
             return cls(low, high, high - low, total, low)
         low = min(low, total - 1)

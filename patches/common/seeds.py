@@ -84,6 +84,13 @@ def of_script() -> bool:
     return _seed is None or context.context()._rng is not _tensorflows  # which `set_seed` makes
 
 
+def of_orders() -> tuple[int, bool]:
+    """A number by which rows are put in order, and whether it is the script's: then each epoch has the same order."""
+    from tensorflow.python.eager import context
+
+    return (context.global_seed() or 0, True) if of_script() else (number(), False)
+
+
 def number() -> int:
     """A number below 2**63 that is the same on every rank, and another one each time."""
     return _number(63)

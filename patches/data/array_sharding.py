@@ -13,7 +13,7 @@ Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset`, its `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +21,12 @@ import tensorflow as tf
 
 from matex_tf import settings, strategies
 from matex_tf.core import world
-from matex_tf.core.row_partition import Interleaving
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
-from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_indices, batch_origins, epoch_orders
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
 from matex_tf.patches.data.lost_rows import Orphans, found
-from matex_tf.patches.data.row_batches import Own, RowBatches, as_tf_data
+from matex_tf.patches.data.row_batches import RowBatches, as_tf_data
 from matex_tf.patches.sources import array_fingerprint, decide, reasons, source_sharding
 from matex_tf.patches.sources.decide import Source, Whose
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
@@ -102,16 +100,14 @@ def pipeline(
     if training:
         passed = strategies.current().pass_rows(adapter, elements, holding, global_size, chosen)
         if passed is not None:
-            return passed.repeat(epochs or 1)
-    own_rows: Callable[[Any], Own] | None = None
+            return passed if epochs is None else as_tf_data(passed).repeat(epochs)
     if not holding.sharded:
         each = size if per_rank else 0
-        batches, own_rows = batch_indices.of_whole(adapter, original, global_size, each, chosen, epochs or 1)
+        order = batch_indices.of_whole(adapter, original, global_size, each, chosen, epochs or 1)
     elif chosen is None:
-        turns = Interleaving(holding.counts)
-        batches = batch_indices.of_shards(adapter, turns, global_size, orphans).repeat(epochs or 1)
+        order = batch_indices.of_shards(adapter, holding.counts, global_size, orphans, epochs=epochs or 1)
     else:
-        batches = chosen.tags_of_shards(adapter, holding.counts, global_size)
+        order = chosen.tags_of_shards(adapter, holding.counts, global_size)
     rows = Gatherer(elements, 0 if chosen is None else chosen.offset, tagged=chosen is not None)
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
@@ -119,9 +115,8 @@ def pipeline(
         origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
         origin = [batch_origins.remember(rows), ranks.generation]
-    mixed = epoch_orders.asked() is not None
-    draws = mixed or chosen is not None or epochs is not None or (orphans is not None and holding.sharded)
-    made = _gathered(batches, own_rows, rows, origin, not holding.sharded, draws)
+    draws = epoch_orders.asked() is not None or chosen is not None or epochs is not None or orphans is not None
+    made = RowBatches(order, rows, origin, not holding.sharded, repeats=not draws)
     return made if epochs is None else as_tf_data(made)
 
 
@@ -177,35 +172,6 @@ def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice 
         instead = reasons.reason_of(why).instead
         raise MatexError(f"{chosen.asked} leaves out rows of dense arrays, and {why}: take {instead}.")
     return why
-
-
-def _gathered(
-    batches: Any,
-    own_rows: Callable[[Any], Own] | None,
-    rows: Gatherer,
-    origin: list[int],
-    whole: bool,
-    draws: bool,
-) -> RowBatches:
-    """This rank's rows of each batch.
-
-    Args:
-        batches: of what `own_rows` makes indices, share and batch of, or of these.
-        rows: from which they are gathered.
-        origin: where a batch comes from, see `LocalBatch`.
-        whole: whether every rank holds all rows.
-        draws: whether epochs have other orders.
-    """
-
-    def order() -> Iterator[Own]:
-        for one in batches:
-            arrays = [np.asarray(leaf) for leaf in one]
-            if own_rows is not None:
-                yield own_rows(*arrays)
-            else:
-                yield arrays[0], RowRange(*map(int, arrays[1])), arrays[2]
-
-    return RowBatches(order, rows, origin, whole, repeats=not draws)
 
 
 def as_own(dataset: Any, found: Whose, what: str) -> Any:

@@ -11,15 +11,17 @@ Relies on (Keras 3.3 to 3.15, private): `ArrayDataAdapter.get_tf_dataset` and `_
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import wrapt
 
+from matex_tf.core import world
 from matex_tf.patches.common import seeds, under_way
 
 
@@ -34,16 +36,36 @@ class Orders:
         return np.random.default_rng([self._seed, next(self._begun)]).permutation(rows)
 
 
-class MixedBatches:
-    """The indices of the rows of each batch, in another order each time that they are walked over."""
+class ShardOrders:
+    """The order in which each rank uses the rows of its shard, epoch by epoch; every rank knows those of all."""
 
-    def __init__(self, orders: Orders, rows: int, size: int):
-        """Args: rows: of an epoch; size: rows of a batch."""
-        self._orders, self._rows, self._size = orders, rows, size
+    def __init__(self, counts: Sequence[int], shuffle: Any, seed: int | None = None):
+        """Args:
+        counts: rows of each rank.
+        shuffle: whether they change places in an epoch.
+        seed: the same on every rank, of orders that differ; None: the script's or the job's. Collective then.
+        """
+        self._counts, self._shuffle = counts, bool(shuffle) and shuffle != "batch"
+        again = False
+        if seed is None:
+            drawn = seeds.of_orders() if shuffle else (0, True)
+            seed, again = world.current().broadcast(drawn, "share the seed of the shards' order")
+        self._seed = seed
+        self._epochs: Iterator[int] = itertools.repeat(0) if again else itertools.count()
+        self.of = functools.lru_cache(maxsize=2 * len(counts))(self._of)
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray]]:
-        order = self._orders.next(self._rows)
-        return ((order[low : low + self._size],) for low in range(0, self._rows, self._size))
+    def next_epoch(self) -> int:
+        """The number of an epoch that begins."""
+        return next(self._epochs)
+
+    def _of(self, rank: int, epoch: int) -> np.ndarray:
+        """A rank's rows in an epoch: int64; one if it has none."""
+        count = max(1, self._counts[rank])
+        return self.drawn(rank, epoch).permutation(count) if self._shuffle else np.arange(count)
+
+    def drawn(self, *what: int) -> np.random.Generator:
+        """What draws something of a rank, an epoch, and so on."""
+        return np.random.default_rng([self._seed, *what])
 
 
 def asked() -> Orders | None:

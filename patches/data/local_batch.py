@@ -88,8 +88,8 @@ class Gatherer:
         with tf.device("CPU:0"):
             self.elements = tf.nest.map_structure(_tensor, elements)
         self._offset, self._tagged = offset, tagged
-        spec = tf.nest.map_structure(_spec, self.elements)
-        self.spec = TaggedRows(tf.TensorSpec([None], tf.int64), spec) if tagged else spec
+        rows = tf.nest.map_structure(spec, self.elements)
+        self.spec = TaggedRows(tf.TensorSpec([None], tf.int64), rows) if tagged else rows
         self._leaves = tf.nest.flatten(self.elements)
         held = [leaf for leaf in self._leaves if leaf is not None]
         self.row_bytes = sum(leaf.dtype.size * leaf.shape[1:].num_elements() for leaf in held)
@@ -114,7 +114,8 @@ def _tensor(leaf: Any) -> Any:
     return None if leaf is None else tf.convert_to_tensor(leaf)
 
 
-def _spec(leaf: Any) -> Any:
+def spec(leaf: Any) -> Any:
+    """Of any rows of an array or a tensor; None of None."""
     return None if leaf is None else tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
 
 

@@ -8,8 +8,6 @@ that all know.
 
 from __future__ import annotations
 
-import functools
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +16,7 @@ import tensorflow as tf
 from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data.epoch_orders import ShardOrders
 from matex_tf.patches.sources import array_fingerprint
 
 
@@ -71,12 +70,10 @@ class Orphans:
         self.generation = -1 if came else shard.generation
         self._shard, self._columns, self._arrays = shard, columns, [np.asarray(array) for array in arrays]
         self._begins = np.concatenate([[0], np.cumsum(dealt.counts)]) if came else None  # of each shard in the arrays
-        self._epochs = itertools.count()
-        self._turns, self._size, self._shuffle = Interleaving(self.counts), 0, False
+        self._turns, self._size = Interleaving(self.counts), 0
         self._pieces: list[list[_Piece]] = []
         self._sources: dict[int, tuple[int, list[np.ndarray]]] = {}
         self._pieces_of: int | None = None  # a generation
-        self.order = functools.lru_cache(maxsize=2 * len(self.counts))(self._order)
 
     @property
     def told(self) -> tuple[Any, ...]:
@@ -89,20 +86,11 @@ class Orphans:
         parts = [array[begin : begin + self.counts[shard]] for array in self._arrays]
         return [repr(array_fingerprint.of(array_fingerprint.rows(part), part.shape)) for part in parts]
 
-    def begin(self, batch_rows: int, shuffle: bool) -> None:
-        """Say how batches are made. Args: batch_rows: of a global batch; shuffle: whether rows change places."""
-        self._size, self._shuffle = batch_rows, shuffle
-
-    def next_epoch(self) -> tuple[np.int64, np.ndarray]:
-        """The number of an epoch that begins, and the order of this rank's rows in it: int64."""
-        epoch = next(self._epochs)
-        return np.int64(epoch), self.order(self.rank, epoch)
-
-    def _order(self, rank: int, epoch: int) -> np.ndarray:
-        count = max(1, self.counts[rank])
-        if not self._shuffle:
-            return np.arange(count)
-        return np.random.default_rng([self.dealt.seed, rank, epoch]).permutation(count)
+    def begin(self, batch_rows: int, shuffle: Any) -> ShardOrders:
+        """Say how batches are made: of how many rows of all ranks. Returns: the orders of the rows of ranks."""
+        self._size = batch_rows
+        self._orders = ShardOrders(self.counts, shuffle, self.dealt.seed)
+        return self._orders
 
     def reshard(self, own: Any) -> Any:
         """A batch of `local_batch.LocalBatch`, with this rank's part of the rows that nobody holds any more, and less
@@ -118,7 +106,7 @@ class Orphans:
         held = [leaf for leaf in leaves if leaf is not None]
         taken, counts = [], np.zeros(ranks.size, np.int64)
         for shard, pieces in enumerate(self._pieces):
-            used = self.order(shard, epoch)[slice(*spans[shard])]
+            used = self._orders.of(shard, epoch)[slice(*spans[shard])]
             whose = np.searchsorted([piece.high for piece in pieces], used, side="right")
             for at, piece in enumerate(pieces):
                 counts[piece.place] += np.count_nonzero(whose == at)

@@ -17,13 +17,15 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data.local_batch import Gatherer, LocalBatch
+from matex_tf.patches.data.local_batch import LocalBatch
 
 #: The bytes of a batch from which on another thread gathers it.
 _MUCH = 1 << 16
 
 #: Of a batch: which rows this rank gathers, their share, and `LocalBatch.batch`.
 Own = tuple[np.ndarray, RowRange, np.ndarray]
+#: What this rank takes of each batch of an epoch, which begins with the call.
+Order = Callable[[], Iterator[Own]]
 
 
 class RowBatches:
@@ -35,15 +37,15 @@ class RowBatches:
 
     def __init__(
         self,
-        order: Callable[[], Iterator[Own]],
-        rows: Gatherer,
+        order: Order,
+        rows: Any,
         origin: list[int],
         whole: bool,
         repeats: bool,
     ):
         """Args:
-        order: what this rank takes of each batch of an epoch, which begins with the call.
-        rows: the arrays.
+        order: of an epoch.
+        rows: the arrays: a `Gatherer`, or what gives rows as that does; of none ahead if its `row_bytes` are 0.
         origin: where a batch comes from, see `LocalBatch`.
         whole: whether every rank holds all rows.
         repeats: whether all epochs have the same order.

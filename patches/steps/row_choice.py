@@ -7,7 +7,7 @@ of a batch takes their tags along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -56,8 +56,8 @@ class RowChoice(Protocol):
             orphans: what keeps rows that each rank alone has, where ranks may die; else None.
         """
 
-    def tags_of_whole(self, adapter: Any, numbers: Callable[[], Any], size: int) -> Any:
-        """A pipeline of the tags of whole batches, of rows that every rank has.
+    def tags_of_whole(self, adapter: Any, numbers: Callable[[], Any], size: int) -> Callable[[], Iterator[np.ndarray]]:
+        """Begins an epoch: the tags of whole batches, of rows that every rank has.
 
         Args:
             adapter: Keras' adapter of the arrays.
@@ -66,7 +66,7 @@ class RowChoice(Protocol):
         """
 
     def tags_of_shards(self, adapter: Any, counts: list[int], size: int) -> Any:
-        """A pipeline of tags and share of this rank in each batch, of rows that only this rank has."""
+        """Begins an epoch: tags and share of this rank in each batch, of rows that only this rank has."""
 
     def of_pydataset(self, adapter: Any) -> Any:
         """A pipeline of `TaggedRows` from Keras' adapter of a `PyDataset`."""

@@ -53,7 +53,6 @@ def test_each_row_once(first_ranks, shuffle):
         here = types.SimpleNamespace(rank=rank, size=len(first_ranks), first_ranks=first_ranks, generation=1)
         with world.use(here):
             made, shard = of_rank(first_ranks, rank, 3, shuffle)
-            made.next_epoch()
             for number in range(-(-TOTAL // BATCH)):
                 ghost = tf.zeros([1, 2], tf.int64), tf.zeros([1], tf.float32)
                 batch = LocalBatch(None, None, ghost, None, tf.constant([0, number], tf.int64))

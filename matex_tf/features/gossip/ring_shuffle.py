@@ -17,15 +17,15 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import trace, world
-from matex_tf.core.row_partition import Interleaving, span
+from matex_tf.core.row_partition import span
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
 from matex_tf.patches.common import log_once
-from matex_tf.patches.data import batch_indices, batch_origins
+from matex_tf.patches.data import batch_indices, batch_origins, local_batch
 from matex_tf.patches.data.array_sharding import DataLayout
 from matex_tf.patches.data.batch_origins import PassedRows
-from matex_tf.patches.data.local_batch import LocalBatch
+from matex_tf.patches.data.row_batches import RowBatches
 from matex_tf.patches.steps.row_choice import RowChoice
 
 
@@ -35,6 +35,7 @@ class Ring(PassedRows):
     Attributes:
         columns: arrays of the rows, each (rows, …); a copy of what the script gave, which stays as it is.
         passed: rows that were sent so far.
+        spec, row_bytes: see `Gatherer`; nothing is taken ahead, since what is in a place changes from batch to batch.
         number: see `batch_origins`.
     """
 
@@ -43,7 +44,8 @@ class Ring(PassedRows):
         ranks, chosen = world.current(), settings.current()
         self._structure = elements
         self.columns = [np.array(leaf) for leaf in tf.nest.flatten(elements) if leaf is not None]
-        self.passed = 0
+        self.passed = self.row_bytes = 0
+        self.spec = tf.nest.map_structure(local_batch.spec, elements)
         self.number = batch_origins.remember(self)
         self._messenger = Messenger(ranks.split_all())
         self._to, self._source = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
@@ -52,14 +54,11 @@ class Ring(PassedRows):
         self._epoch_ends = False
         self._under_way: tuple[Transfer, np.ndarray, np.ndarray] | None = None  # its places, what is received
 
-    def take(self, places: tf.Tensor) -> Any:
-        """Rows in these places, as they are when the op runs; for a tf.data pipeline without prefetching."""
-        dtypes = [tf.as_dtype(column.dtype) for column in self.columns]
-        taken = tf.numpy_function(lambda at: [column[at] for column in self.columns], [places], dtypes, stateful=True)
-        for rows, column in zip(taken, self.columns, strict=True):
-            rows.set_shape([None, *column.shape[1:]])
-        taken_of = iter(taken)
-        return tf.nest.map_structure(lambda leaf: None if leaf is None else next(taken_of), self._structure)
+    def take(self, places: np.ndarray) -> Any:
+        """Rows in these places, as they are now."""
+        with tf.device("CPU:0"):
+            taken = iter([tf.constant(column[places]) for column in self.columns])
+        return tf.nest.map_structure(lambda leaf: None if leaf is None else next(taken), self._structure)
 
     def before_batch(self) -> None:
         self._arrive()
@@ -118,8 +117,8 @@ def obstacle(elements: Any, chosen: RowChoice | None) -> bool:
     return True
 
 
-def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> Any:
-    """A pipeline over rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
+def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> RowBatches:
+    """Batches of rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
     ranks = world.current()
     if holding.total < ranks.size:
         raise MatexError(
@@ -133,14 +132,5 @@ def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int)
         low, high = parts[ranks.rank]
         elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
     held = adapter._matex_ring = Ring(elements)  # lives as long as the data are walked over
-    origin = tf.constant([held.number, ranks.generation], tf.int64)
-
-    def gather(indices: Any, share: Any, batch: Any) -> LocalBatch:
-        return LocalBatch(share, tf.constant(False), held.take(indices), origin, batch)
-
-    options = tf.data.Options()  # nothing may be taken ahead: what is in a place changes from batch to batch
-    options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = False
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    batches = batch_indices.of_shards(adapter, Interleaving(counts), global_size, goes_round=True)
-    return batches.map(gather).with_options(options)
+    order = batch_indices.of_shards(adapter, counts, global_size, goes_round=True)
+    return RowBatches(order, held, [held.number, ranks.generation], False, repeats=False)
