@@ -18,8 +18,9 @@ import wrapt
 
 from matex_tf import settings
 from matex_tf.patches import table
-from matex_tf.patches.common import keras_lines, run_state
+from matex_tf.patches.common import keras_lines
 from matex_tf.patches.table import FILES, PATCHES, RECORDING
+from matex_tf.state import run_state
 from matex_tf.verifying import record
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("matex_tf", "readers", "patches")
-FOR_ALL = {"errors", "settings"}  # what every room may import: not in the pictures
+FOR_ALL = {"errors", "settings", "state"}  # what every room may import: not in the pictures
 
 WIDTH, HEIGHT, GAP, STOREY, MARGIN = 150, 46, 26, 104, 60  # pixels
 

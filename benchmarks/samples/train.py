@@ -67,7 +67,7 @@ def measure(task: Task, seed: int, epochs: int, rate: float, wanted: list[str]) 
 
     from matex_tf import settings
     from matex_tf.features.samples.options import SampleOptions, Scored
-    from matex_tf.patches.common import run_state
+    from matex_tf.state import run_state
 
     data, labels = task.make_data(task.rows + task.tested)
     test = data[task.rows :], labels[task.rows :]

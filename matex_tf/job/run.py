@@ -85,8 +85,8 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
     ending = Finalizer(world, output)
     trace_path = os.path.abspath(settings.trace)  # the script may go to another directory
     try:
-        from matex_tf.patches.common import run_state
         from matex_tf.patches.files import callers
+        from matex_tf.state import run_state
 
         if world.restarts:
             checkpoints.join(world, settings, target.name)
@@ -204,7 +204,7 @@ def prepare(world: World, settings: Settings, output: Output) -> int:
         where = f"{_count(world.size, 'rank')} on {_count(len(set(world.hosts)), 'node')}"
         print(f"matex_tf: {where}, {threads}{what_changes(world, settings)}", file=sys.stderr, flush=True)
     from matex_tf import patches
-    from matex_tf.patches.common import run_state
+    from matex_tf.state import run_state
 
     if settings.trace:
         trace.start(world, os.path.abspath(settings.trace))
@@ -326,7 +326,7 @@ def set_seeds(world: World, wanted: int) -> int:
     """Seed Python and NumPy alike on all ranks; returns the seed, for TensorFlow and Keras."""
     import numpy as np
 
-    from matex_tf.patches.common import run_state
+    from matex_tf.state import run_state
 
     seed = wanted if wanted >= 0 else int.from_bytes(os.urandom(4), "little") >> 1
     if world.checkpoints is not None and world.rank == 0:

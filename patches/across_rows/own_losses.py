@@ -11,17 +11,21 @@ Relies on (Keras 3.3 to 3.15, tf_keras 2.16 to 2.21): `Loss.__call__`, which cal
 
 from __future__ import annotations
 
-import weakref
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch, keras_losses, trial_rows
 from matex_tf.patches.common import batch_share, keras_lines, log_once, wrapping
+from matex_tf.state import notes
 
-_across: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+class _Tried(NamedTuple):
+    """Of a loss: whether it looks across rows."""
+
+    across: bool
 
 
 def install(module: ModuleType) -> None:
@@ -37,9 +41,7 @@ def _call(wrapped: Any, loss: Any, args: Any, kwargs: Any) -> Any:
 
     @tf.autograph.experimental.do_not_convert
     def call(y_true: Any, y_pred: Any) -> Any:
-        if loss not in _across:
-            _across[loss] = _looks_across(loss, own, (y_true, y_pred), part)
-        if not _across[loss]:
+        if not notes.of(loss, _Tried, lambda: _Tried(_looks_across(loss, own, (y_true, y_pred), part))).across:
             return own(y_true, y_pred)
         name, place = getattr(loss, "name", "a loss"), None
 

@@ -12,27 +12,32 @@ Relies on (Keras 3.3 to 3.15): `Metric.update_state`, `Metric.variables`, public
 from __future__ import annotations
 
 import enum
-import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch, keras_losses, trial_rows
 from matex_tf.patches.common import batch_share, keras_lines, log_once
+from matex_tf.state import notes
 
 
 class Kind(enum.Enum):
-    """How the state of a metric is that of all ranks: the sum of theirs, on every rank already, or not at all."""
+    """How the state of a metric is that of all ranks: the sum of theirs, on every rank already, or not at all.
+
+    A note on the metric, once that is known.
+    """
 
     SUM = "sum"
     WHOLE = "whole"
     AVERAGED = "averaged"
 
 
-kinds: weakref.WeakKeyDictionary[Any, Kind] = weakref.WeakKeyDictionary()
-_by_row: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+class _Function(NamedTuple):
+    """Of a metric: whether its function gives one value, or more, for each row."""
+
+    by_row: bool
 
 
 def keras_own(metric: Any) -> bool:
@@ -42,7 +47,7 @@ def keras_own(metric: Any) -> bool:
 
 def is_whole(metric: Any) -> bool:
     """Whether every rank has the state of all ranks already."""
-    return kinds.get(metric) is Kind.WHOLE
+    return notes.found(metric, Kind) is Kind.WHOLE
 
 
 def update_wrapper(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
@@ -79,7 +84,8 @@ def _over_rows(metric: Any, y_pred: Any) -> bool:
 
 def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.StepShare) -> bool:
     """Whether a function gives one value, or more, for each row; found by tracing it for any number of rows."""
-    if metric not in _by_row:
+    tried = notes.found(metric, _Function)
+    if tried is None:
         given = _arguments(*args, **kwargs)
         if not all(map(_dense, tf.nest.flatten(given))):
             return True
@@ -89,12 +95,13 @@ def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.StepShare
             with tf.init_scope(), batch_share.hidden():
                 traced = tf.function(lambda *both: function(*both, **options)).get_concrete_function(*specs)
             shape = tf.nest.flatten(traced.structured_outputs)[0].shape
-            _by_row[metric] = bool(shape.rank) and shape[0] is None
+            tried = _Function(bool(shape.rank) and shape[0] is None)
         except Exception:  # of the script's own code, which may want eager tensors
             with batch_share.hidden():
                 value = tf.convert_to_tensor(function(*given, **options))
-            _by_row[metric] = part.has_rows(value)
-    return _by_row[metric]
+            tried = _Function(part.has_rows(value))
+        notes.put(metric, tried)
+    return tried.by_row
 
 
 def update(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.StepShare) -> Any:
@@ -122,17 +129,17 @@ def detect_additive(
     metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.StepShare
 ) -> None:
     """Find out a metric's kind before it is updated for the first time."""
-    if metric in kinds:
+    if notes.has(metric, Kind):
         return
     if not all(map(_dense, tf.nest.flatten((args, kwargs)))):
-        kinds[metric] = Kind.SUM if _only_adds(metric, wrapped, args, kwargs) else Kind.AVERAGED
+        notes.put(metric, Kind.SUM if _only_adds(metric, wrapped, args, kwargs) else Kind.AVERAGED)
         return
     leaves = [leaf for leaf in tf.nest.flatten((args, kwargs)) if trial_rows.is_array(leaf)]
     if any(map(part.has_rows, leaves)) and _adds_up(metric, wrapped, (args, kwargs), part):
-        kinds[metric] = Kind.SUM
+        notes.put(metric, Kind.SUM)
         return
     for one in _with_inner(metric):
-        kinds[one] = Kind.WHOLE
+        notes.put(one, Kind.WHOLE)
     log_once.log(f"metric {metric.name} is not a sum over rows: every rank computes it from the rows of all ranks")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from matex_tf.patches.common import run_state
+from matex_tf.state import run_state
 
 
 class ActiveFlag:

@@ -26,7 +26,8 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import NameMoved
-from matex_tf.patches.common import keras_lines, run_state, wrapping
+from matex_tf.patches.common import keras_lines, wrapping
+from matex_tf.state import run_state
 
 # Of the process, as the generators of Python, NumPy and TensorFlow are that they seed.
 _seed: int | None = None

@@ -18,7 +18,8 @@ import matex_tf
 from matex_tf import errors, settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, run_state, wrapping
+from matex_tf.patches.common import log_once, wrapping
+from matex_tf.state import run_state
 
 #: What may train without being shared out, and what to do about it: other frameworks, then TensorFlow.
 OTHERS = {

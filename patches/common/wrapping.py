@@ -14,7 +14,8 @@ import wrapt
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError, NameMoved
-from matex_tf.patches.common import keras_lines, run_state, under_way
+from matex_tf.patches.common import keras_lines, under_way
+from matex_tf.state import run_state
 
 #: Versions of Keras 3, and of Keras 2, that every patch was tried with.
 TRIED, TRIED_2 = "3.3 to 3.16", "2.13 to 2.21"

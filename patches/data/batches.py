@@ -14,16 +14,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import log_once, row_slicing, run_state
+from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batch_origins, first_rank
 from matex_tf.patches.data.batch_shapes import BatchShapes
@@ -32,9 +31,9 @@ from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one
 from matex_tf.patches.data.lost_rows import Orphans
 from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.sources import batch_ownership as guesses
-from matex_tf.patches.sources import price
 from matex_tf.patches.sources.pipeline_ownership import Made
 from matex_tf.patches.sources.price import Price
+from matex_tf.state import notes, run_state
 from matex_tf.watching.meter import Meter
 
 _PARTS = ("_iterator_resource", "_flat_output_types", "_flat_output_shapes")
@@ -45,14 +44,17 @@ Batch = Callable[[], tuple[Any, RowRange]]
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
 _MUCH_SECONDS = 1.0
-#: What is known of what pipelines of Keras are made of; and what the first batch of each has shown since.
-made_of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
-_findings: weakref.WeakKeyDictionary[Any, guesses.Finding] = weakref.WeakKeyDictionary()
-
-#: What of a pipeline every rank does, and why, in words for a line.
-done_by_all: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-
 _HINT = "; a line at the start of fit says why every rank does all of the work on it (docs/data.md)"
+
+
+class DoneByAll(str):
+    """What of a pipeline every rank does, and why, in words for a line: a note on the pipeline."""
+
+
+class _Quick(NamedTuple):
+    """Of an iterator: its `next` without what makes that slow; None if there is none."""
+
+    next: Callable[[], Any] | None
 
 
 class BatchSource:
@@ -86,8 +88,8 @@ class BatchSource:
             self._ranks = self._ranks or world.current().size
         spec = getattr(iterator, "element_spec", None)
         dataset = getattr(iterator, "_dataset", iterator)
-        self._by_all = done_by_all.get(dataset)
-        self._price = price.of.get(dataset)
+        self._by_all = notes.found(dataset, DoneByAll)
+        self._price = notes.found(dataset, Price)
         for _ in range(max(1, steps // self._ranks) if per_rank else steps):
             begin = time.perf_counter()
             if self._ring is not None:
@@ -133,16 +135,17 @@ class BatchSource:
     def _find(self, iterator: Any, fetched: list[Any]) -> guesses.Finding:
         """Whether batches are the rank's own, from the first one of each pipeline."""
         dataset = getattr(iterator, "_dataset", iterator)
-        if dataset not in _findings:
+        found = notes.found(dataset, guesses.Finding)
+        if found is None:
             purpose = {"train": "fit", "test": "evaluate"}[self.kind]
             data = fetched[0] if fetched else None
-            made = made_of.get(dataset, guesses.UNKNOWN)
+            made = notes.found(dataset, Made) or guesses.UNKNOWN
             found = guesses.look(data, made, f"compare the first batch of {purpose}")
             if first_rank.has_the_say(found, made, getattr(iterator, "element_spec", None)):
                 found = dataclasses.replace(found, of_first_rank=True)
             guesses.tell(found, f"the data of {purpose}")
-            _findings[dataset] = found
-        return _findings[dataset]
+            notes.put(dataset, found)
+        return found
 
     def _own(self, fetched: list[LocalBatch], spec: LocalBatch) -> Batch | None:
         """A rank's own rows, of a batch whose size is known or has to be counted."""
@@ -209,7 +212,7 @@ class BatchSource:
     def say_again(self) -> None:
         """A rank has come that has not heard what was said, and of which nothing is known."""
         self._said, self._look_again = False, True
-        _findings.clear()
+        notes.clear(guesses.Finding)
 
     def end_epoch(self, model: Any) -> None:
         """Say so where much of an epoch went into waiting for batches; all ranks come here."""
@@ -262,9 +265,7 @@ def _quick(iterator: Any) -> Callable[[], Any] | None:
         return iterator.__next__
     if not isinstance(iterator, tf.data.Iterator):
         return None
-    if iterator not in _quick_ones:
-        _quick_ones[iterator] = _make_quick(iterator)
-    return _quick_ones[iterator]
+    return notes.of(iterator, _Quick, lambda: _Quick(_make_quick(iterator))).next
 
 
 def _make_quick(iterator: Any) -> Callable[[], Any] | None:
@@ -287,9 +288,6 @@ def _make_quick(iterator: Any) -> Callable[[], Any] | None:
         return pack(flat)
 
     return take_next
-
-
-_quick_ones: weakref.WeakKeyDictionary[Any, Callable[[], Any] | None] = weakref.WeakKeyDictionary()
 
 
 def own_rows(own: LocalBatch) -> tuple[Any, RowRange]:

@@ -21,7 +21,8 @@ import matex_tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.layer import asking
-from matex_tf.patches.common import active_flag, run_state, sharing_report, wrapping
+from matex_tf.patches.common import active_flag, sharing_report, wrapping
+from matex_tf.state import run_state
 
 _READERS = importlib.util.find_spec("matex_tf.readers")
 _OURS = tuple(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from matex_tf.patches.common import run_state
+from matex_tf.state import run_state
 
 
 class Places:

@@ -6,13 +6,13 @@ is missing: what the dead rank had not yet handed to the operating system.
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.patches.files import systems
+from matex_tf.state import notes
 
 
 @dataclass
@@ -24,8 +24,8 @@ class _Held:
     path: str
 
 
-_held: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
-_guards: weakref.WeakSet[Any] = weakref.WeakSet()
+class _Watched:
+    """Of a guard: that it says who goes on with files."""
 
 
 def watch(file: Any, path: str, folder: str) -> None:
@@ -42,15 +42,16 @@ def watch(file: Any, path: str, folder: str) -> None:
     doers = ranks.run_atomically(lambda: systems.doers(ranks, folder))
     owner = doers[ranks.rank]
     sharing = [ranks.first_ranks[rank] for rank, doer in enumerate(doers) if doer == owner]
-    _held[file] = _Held(sharing, ranks.first_ranks[owner], path)
-    if ranks.guard not in _guards:
-        _guards.add(ranks.guard)
+    notes.put(file, _Held(sharing, ranks.first_ranks[owner], path))
+    if not notes.has(ranks.guard, _Watched):
+        notes.put(ranks.guard, _Watched())
         ranks.guard.on_change.append(lambda survivors: _inherit(ranks))
 
 
 def _inherit(ranks: World) -> None:
     alive = set(ranks.first_ranks)
-    for file, held in list(_held.items()):
+    for file in notes.having(_Held):
+        held = notes.of(file, _Held)
         if held.owner in alive:
             continue
         dead, held.owner = held.owner, next(rank for rank in held.ranks if rank in alive)

@@ -25,6 +25,7 @@ from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.patches.common import keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.fit import stopping
 from matex_tf.patches.keras import metrics
+from matex_tf.state import notes
 
 _HOOKS = {"train": ("on_train_batch_end", "on_batch_end"), "test": ("on_test_batch_end",)}
 _WHAT, _LABELS = "add up the logs of a batch", ["the state of the metrics"]
@@ -39,9 +40,9 @@ _READING: dict[str, Callable[[Any], bool]] = {
     "ModelCheckpoint": lambda checkpoint: checkpoint.save_freq != "epoch",
 }
 
-#: Of lists of callbacks that are at work: for which kinds of steps somebody reads logs, on any rank.
-_read: weakref.WeakKeyDictionary[Any, dict[str, bool]] = weakref.WeakKeyDictionary()
-_adders: weakref.WeakKeyDictionary[Any, Adder] = weakref.WeakKeyDictionary()
+
+class _Read(dict[str, bool]):
+    """Of a list of callbacks that is at work: for which kinds of steps somebody reads logs, on any rank."""
 
 
 def install(module: ModuleType) -> None:
@@ -58,7 +59,7 @@ def _begin(kind: str) -> Any:
             read = patches.recorded() or any(_reads(callback, kind) for callback in callbacks.callbacks)
             ranks = world.current()
             everyone = ranks.allreduce(np.array([read], np.int64), "agree whether the logs of batches are read")
-            _read.setdefault(callbacks, {})[kind] = bool(everyone[0])
+            notes.of(callbacks, _Read)[kind] = bool(everyone[0])
         return result
 
     return wrapper
@@ -77,11 +78,9 @@ def _reads(callback: Any, kind: str) -> bool:
 def _end_batch(kind: str) -> Any:
     def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
         batch, logs = _arguments(*args, **kwargs)
-        if logs and _read.get(callbacks, {}).get(kind) and under_way.now().in_keras:
+        if logs and notes.of(callbacks, _Read).get(kind) and under_way.now().in_keras:
             model = callbacks.model
-            if model not in _adders:
-                _adders[model] = Adder(model)
-            logs = _adders[model].whole(logs)
+            logs = notes.of(model, Adder, lambda: Adder(model)).whole(logs)
         return wrapped(batch, logs)
 
     return wrapper
@@ -111,19 +110,19 @@ class Adder:
             The same entries, spread out as callbacks see them.
         """
         model = self._model()
-        notes, logs = model_state.of(model), keras_lines.flat(logs)
+        known, logs = model_state.of(model), keras_lines.flat(logs)
         adding = metrics.adding(model)
         if (
-            notes.whole or notes.before_merge is not None or settings.current().reproducible
+            known.whole or known.before_merge is not None or settings.current().reproducible
         ):  # they hold the state of all ranks already
             return logs
-        results = {key: one for key in logs if (one := notes.sources.get(key)) is not None and metrics.is_additive(one)}
-        means = {key: np.asarray(value, np.float64) for key, value in logs.items() if _is_mean(key, value, notes)}
+        results = {key: one for key in logs if (one := known.sources.get(key)) is not None and metrics.is_additive(one)}
+        means = {key: np.asarray(value, np.float64) for key, value in logs.items() if _is_mean(key, value, known)}
         own = [np.asarray(keras_lines.tensor(variable)).reshape(-1).astype(np.float64) for variable in adding]
         states = sum(part.size for part in own)
-        rows = [np.full(1, notes.rows_of_step, np.float64)] if means else []
-        parts = [*own, *rows, *(mean.reshape(-1) * notes.rows_of_step for mean in means.values())]
-        total = self._sum(np.concatenate([np.zeros(0), *parts]), None if means else notes.committed)
+        rows = [np.full(1, known.rows_of_step, np.float64)] if means else []
+        parts = [*own, *rows, *(mean.reshape(-1) * known.rows_of_step for mean in means.values())]
+        total = self._sum(np.concatenate([np.zeros(0), *parts]), None if means else known.committed)
         if results:
             logs.update(self._results(adding, results, total[:states]))
         of_rows = total[states + 1 :] / max(total[states], 1.0) if means else total[:0]
@@ -163,8 +162,8 @@ class Adder:
         return found
 
 
-def _is_mean(key: str, value: Any, notes: model_state.ModelState) -> bool:
+def _is_mean(key: str, value: Any, known: model_state.ModelState) -> bool:
     """Whether an entry of the logs is not a metric's result, but a number that a step has computed of its rows."""
-    if notes.sources.get(key) is not None:
+    if known.sources.get(key) is not None:
         return False
     return isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value)

@@ -32,6 +32,7 @@ from matex_tf.patches.common import batch_share, keras_lines, model_state, row_s
 from matex_tf.patches.files import callers
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.steps.step_part import StepPart, StepRun
+from matex_tf.state import notes
 
 #: A call on more rows than these is shared out always: one batch of Keras' own size.
 ROWS = 32
@@ -169,7 +170,7 @@ def only_counts(model: Any, graph: Any) -> bool:
         and not any(part in kind for kind in models.kinds_of_ops(graph) for part in _RANDOM)
         and all(
             keras_losses.of_keras(type(metric).reset_state)
-            and own_metrics.kinds.get(metric) is not own_metrics.Kind.AVERAGED
+            and notes.found(metric, own_metrics.Kind) is not own_metrics.Kind.AVERAGED
             for metric in metrics.leaves(model)
         )
     )

@@ -18,8 +18,9 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.core import ports, world
-from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common import wrapping
 from matex_tf.patches.files import callers
+from matex_tf.state import run_state
 
 
 class Ports:

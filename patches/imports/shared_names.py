@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common import wrapping
 from matex_tf.patches.files import callers
 from matex_tf.patches.files.wrapping import taken
+from matex_tf.state import run_state
 
 
 class _Own:

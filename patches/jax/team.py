@@ -23,9 +23,10 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import ports, world
 from matex_tf.errors import MatexError, SettingError
-from matex_tf.patches.common import log_once, run_state, sharing_report, wrapping
+from matex_tf.patches.common import log_once, sharing_report, wrapping
 from matex_tf.patches.imports import other_frameworks
 from matex_tf.patches.jax.place import Place, is_divided, is_of_all
+from matex_tf.state import run_state
 
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
 _LEFT_OUT = (

@@ -19,7 +19,8 @@ from typing import Any
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError, SettingError
-from matex_tf.patches.common import keras_lines, log_once, run_state, wrapping
+from matex_tf.patches.common import keras_lines, log_once, wrapping
+from matex_tf.state import run_state
 
 WHOLE = "keras.distribution: every rank holds whole what a layout divides"
 

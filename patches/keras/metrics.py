@@ -27,6 +27,7 @@ from matex_tf.patches.across_rows.own_metrics import Kind
 from matex_tf.patches.common import batch_share, keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.keras import sum_loss
 from matex_tf.patches.steps.step_part import StepPart, StepRun
+from matex_tf.state import notes
 
 
 def install(module: ModuleType) -> None:
@@ -137,7 +138,7 @@ def watching(
 
 def is_additive(metric: Any) -> bool:
     """Whether the metric's state over all ranks is the sum of theirs."""
-    return own_metrics.kinds.get(metric, Kind.SUM) is Kind.SUM
+    return notes.found(metric, Kind) in (None, Kind.SUM)
 
 
 def adding(model: Any) -> list[Any]:
@@ -158,7 +159,7 @@ def put_back(model: Any, before: list[tuple[Any, Any]]) -> None:
 
 
 def _is_averaged(metric: Any) -> bool:
-    return own_metrics.kinds.get(metric) is Kind.AVERAGED
+    return notes.found(metric, Kind) is Kind.AVERAGED
 
 
 def merge(model: Any) -> dict[str, float]:
@@ -167,22 +168,22 @@ def merge(model: Any) -> dict[str, float]:
     Returns:
         Results of metrics that cannot be merged by adding, averaged over ranks, by the metric's name.
     """
-    notes = model_state.of(model)
-    if notes.whole or notes.before_merge is not None or settings.current().reproducible:  # see `virtual_steps`
+    known = model_state.of(model)
+    if known.whole or known.before_merge is not None or settings.current().reproducible:  # see `virtual_steps`
         return {}
     ranks = world.current()
     metrics = leaves(model)
     own = [(variable, np.asarray(variable.numpy())) for variable in adding(model)]
     labels = [f"metric state {keras_lines.path(variable)} {value.shape}" for variable, value in own]
     ranks.barrier("merge metrics", labels)
-    if own and notes.committed is not None:
-        assign(own, notes.committed)  # of ranks that have died since, too
+    if own and known.committed is not None:
+        assign(own, known.committed)  # of ranks that have died since, too
     elif own:
         total = flatten(own)
         ranks.allreduce_in_place(total)
         assign(own, total)
-    notes.before_merge = own
-    return {metric.name: _averaged(metric, notes.rows) for metric in metrics if _is_averaged(metric)}
+    known.before_merge = own
+    return {metric.name: _averaged(metric, known.rows) for metric in metrics if _is_averaged(metric)}
 
 
 def flatten(state: list[tuple[Any, np.ndarray]]) -> np.ndarray:
@@ -224,10 +225,10 @@ class OwnStates(StepPart):
 
 def restore_local(model: Any) -> None:
     """Give the metrics this rank's own state back, so that more batches can be added to it."""
-    notes = model_state.of(model)
-    for variable, value in notes.before_merge or ():
+    known = model_state.of(model)
+    for variable, value in known.before_merge or ():
         variable.assign(value)
-    notes.before_merge = None
+    known.before_merge = None
 
 
 def take_as_merged(model: Any) -> None:
@@ -240,10 +241,10 @@ def take_as_merged(model: Any) -> None:
 def forget(model: Any) -> None:
     """The metrics are about to be reset: nothing is merged any more. One that keeps its state keeps the rank's own."""
     restore_local(model)
-    notes = model_state.of(model)
-    notes.before_merge = None
-    notes.committed = None
-    notes.rows = 0
+    known = model_state.of(model)
+    known.before_merge = None
+    known.committed = None
+    known.rows = 0
 
 
 def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
@@ -254,14 +255,14 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
             state; others are taken as means over the batch and averaged, weighted by rows.
         averaged: what `merge` returned.
     """
-    notes = model_state.of(model)
+    known = model_state.of(model)
     logs = keras_lines.flat(logs)
-    if notes.whole:
+    if known.whole:
         return logs
     own: dict[str, np.ndarray] = {}
     whole: dict[str, Any] = {}
     for key, value in logs.items():
-        metric = notes.sources.get(key)
+        metric = known.sources.get(key)
         if settings.current().reproducible and metric is None:  # of the whole batch already
             continue
         if key in averaged:
@@ -271,7 +272,7 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
         elif isinstance(value, (int, float, np.ndarray, np.generic)) or tf.is_tensor(value):
             own[key] = np.asarray(value, np.float64)
     if own:
-        weighted = np.concatenate([np.ones(1), *(value.reshape(-1) for value in own.values())]) * notes.rows_of_step
+        weighted = np.concatenate([np.ones(1), *(value.reshape(-1) for value in own.values())]) * known.rows_of_step
         total = world.current().allreduce(weighted, "average logs")
         total, start = total[1:] / max(total[0], 1.0), 0
         for key, value in own.items():

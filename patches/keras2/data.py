@@ -25,6 +25,7 @@ from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.sources import decide, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import Reason
+from matex_tf.state import notes
 
 #: Adapters of data that no Python code makes.
 _PLAIN = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "DatasetAdapter")
@@ -126,9 +127,9 @@ def _configure(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
         handler._dataset = array_sharding.as_own(dataset, found, purpose)
         handler._inferred_steps = found.batches
     else:
-        batches.made_of[dataset] = found.made
+        notes.put(dataset, found.made)
         why = decide.asked(Source.WHOLE, asked.training) or Reason.KERAS_2()
-        batches.done_by_all[dataset] = f"every rank does all of the work on it: {why}"
+        notes.put(dataset, batches.DoneByAll(f"every rank does all of the work on it: {why}"))
         if asked.training:
             log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {why}")
         if purpose == "predict":

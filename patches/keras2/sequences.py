@@ -11,17 +11,24 @@ private.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.common import wrapping
+from matex_tf.state import notes
 
-_ASKED = "_matex_asked"  # whether somebody waits for the next batch
 
-#: How many batches of a sequence an epoch takes; the most of those that are known, 0 where none is.
-steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+class _Steps:
+    """Of a sequence: how many batches an epoch takes, the most of those that are known; 0 if none is."""
+
+    most = 0
+
+
+class _Waiting:
+    """Of an enqueuer: whether somebody waits for the next batch."""
+
+    asked = True
 
 
 def install(module: ModuleType) -> None:
@@ -32,22 +39,28 @@ def install(module: ModuleType) -> None:
 
 def takes(sequence: Any, count: int | None) -> None:
     """Take note that an epoch takes so many batches of a sequence; None where nobody knows."""
-    steps[sequence] = max(steps.get(sequence, 0), count or 0)
+    known = notes.of(sequence, _Steps)
+    known.most = max(known.most, count or 0)
 
 
 def _get(wrapped: Any, enqueuer: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-    batches, most = wrapped(*args, **kwargs), steps.get(enqueuer.sequence)
+    batches, most, waiting = (
+        wrapped(*args, **kwargs),
+        notes.of(enqueuer.sequence, _Steps).most,
+        notes.of(enqueuer, _Waiting),
+    )
     for _ in itertools.repeat(None, most) if most else itertools.repeat(None):
-        setattr(enqueuer, _ASKED, True)
+        waiting.asked = True
         try:
             batch = next(batches)
         except StopIteration:
             return
-        setattr(enqueuer, _ASKED, False)
+        waiting.asked = False
         yield batch
 
 
 def _wait(wrapped: Any, enqueuer: Any, args: Any, kwargs: Any) -> None:
     wrapped(*args, **kwargs)
-    while not getattr(enqueuer, _ASKED, True) and not enqueuer.stop_signal.wait(0.005):
+    waiting = notes.of(enqueuer, _Waiting)
+    while not waiting.asked and not enqueuer.stop_signal.wait(0.005):
         pass

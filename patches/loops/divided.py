@@ -9,7 +9,6 @@ Relies on (TensorFlow 2.16 to 2.21): `tf.data.Options.experimental_external_stat
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import from_generator
+from matex_tf.state import notes
 
 Site = tuple[str, int]
 
@@ -139,13 +139,13 @@ class _Pipeline(decide.Data):
         return self.divided if self.decision is not None and not why else own_rows.Divided(None, [], 0, why)
 
 
-#: For each pipeline, by loop.
-_known: weakref.WeakKeyDictionary[Any, dict[Site, _Pipeline]] = weakref.WeakKeyDictionary()
+class _Known(dict[Site, _Pipeline]):
+    """Of a pipeline, by loop."""
 
 
 def of(dataset: Any, site: Site) -> Division | None:
     """The division for a loop, ready for a walk."""
-    known = _known.setdefault(dataset, {})
+    known = notes.of(dataset, _Known)
     if site not in known:
         known[site] = _Pipeline(dataset)
     elif known[site].decision is not None and not decide.asked(Source.DIVIDED):
@@ -165,7 +165,7 @@ def in_graph(dataset: Any) -> tuple[Any, str]:
 
 def agree(dataset: Any, site: Site) -> None:
     """A loop is split: from here on a rank makes its own rows, if all ranks can. All ranks come here."""
-    pipeline = _known[dataset][site]
+    pipeline = notes.of(dataset, _Known)[site]
     if pipeline.decision is None:
         pipeline.decision = decide.decide(pipeline, "a loop")
         if pipeline.division is not None:
@@ -176,13 +176,13 @@ def agree(dataset: Any, site: Site) -> None:
 
 def work(dataset: Any, site: Site) -> str:
     """`_in_words` of a loop; "" before the ranks have agreed."""
-    pipeline = _known[dataset][site]
+    pipeline = notes.of(dataset, _Known)[site]
     return "" if pipeline.decision is None else _in_words(pipeline.as_decided)
 
 
 def done_by_all(dataset: Any, site: Site) -> str:
     """What of the work on a pipeline every rank does, and why; in words, empty without a reason."""
-    return shared_work.done_by_all(_known[dataset][site].as_decided)
+    return shared_work.done_by_all(notes.of(dataset, _Known)[site].as_decided)
 
 
 def _in_words(divided: own_rows.Divided) -> str:

@@ -10,7 +10,6 @@ public; the class of that, `polymorphic_function.Function`, private.
 
 from __future__ import annotations
 
-import weakref
 from types import ModuleType
 from typing import Any
 
@@ -22,13 +21,18 @@ from matex_tf.core import world
 from matex_tf.patches.checking import effects, one_rank
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.loops import position
-
-#: Compiled functions, and the shapes of the whole batches that they were called with; those that have been looked at.
-_called: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
-_looked_at: weakref.WeakSet[Any] = weakref.WeakSet()
+from matex_tf.state import notes
 
 #: Why a loop, or a step that takes batches by itself, is not compared in a tf.function: no batch to call one with.
 INSIDE = "it runs inside of a tf.function; have it call one for each batch"
+
+
+class _Calls:
+    """Of a compiled function: the shapes of the whole batches that it was called with, and whether it was looked at."""
+
+    def __init__(self) -> None:
+        self.shapes: set[Any] = set()
+        self.looked_at = False
 
 
 class GivenBatch:
@@ -77,14 +81,15 @@ def _around(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _call(run: Any, function: Any, args: Any, kwargs: Any, given: GivenBatch) -> Any:
+    calls = notes.of(function, _Calls)
     if given.whole:
-        _called.setdefault(function, set()).add(_shapes((args, kwargs)))
+        calls.shapes.add(_shapes((args, kwargs)))
         return run(*args, **kwargs)
     takes = any(id(leaf) in given.pairs for leaf in tf.nest.flatten((args, kwargs)))
-    if function in _looked_at or not takes:
+    if calls.looked_at or not takes:
         given.checked = given.checked or takes
         return run(*args, **kwargs)
-    _looked_at.add(function)
+    calls.looked_at = True
     check, reason = _begin(function, args, kwargs, given)
     if check is None:
         given.checked = True
@@ -111,7 +116,9 @@ def _begin(function: Any, args: Any, kwargs: Any, given: GivenBatch) -> tuple[on
     whole_args, whole_kwargs = tf.nest.map_structure(of_all, (args, kwargs))
     if not reason and any(_is_part(leaf, given, taken) for leaf in tf.nest.flatten((args, kwargs))):
         reason = "it is called with something that was computed of the batch"
-    traced = function.input_signature is not None or _shapes((whole_args, whole_kwargs)) in _called.get(function, ())
+    traced = (
+        function.input_signature is not None or _shapes((whole_args, whole_kwargs)) in notes.of(function, _Calls).shapes
+    )
     if not reason and not traced:
         reason = "it has not been traced for a whole batch"
     if not reason:

@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops as _iterators
@@ -30,6 +30,7 @@ from matex_tf.patches.common import batch_share, log_once, row_slicing, sharing_
 from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
 from matex_tf.patches.loops.compiled import one_rank_trace
 from matex_tf.patches.loops.compiled.taken import TakenBatch, taken_once
+from matex_tf.state import notes
 
 
 def install(module: ModuleType) -> None:
@@ -373,19 +374,23 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         iterator.division = division
     if not inside:
         iterator._walk = shared_loop.SharedLoop(dataset, site, division)
-        _known[id(iterator._iterator_resource)] = iterator
+        notes.put(iterator._iterator_resource, _Resource(weakref.ref(iterator)))
     return iterator
 
 
-#: The iterators of the script that are to be shared out, by their resource.
-_known: weakref.WeakValueDictionary[int, SharedIterator] = weakref.WeakValueDictionary()
+class _Resource(NamedTuple):
+    """Of a resource: the iterator of the script that it is of, which is to be shared out."""
+
+    iterator: weakref.ref[SharedIterator]
 
 
 def in_use() -> bool:
     """Whether the script has any."""
-    return bool(_known)
+    return bool(notes.having(_Resource))
 
 
 def of_resource(resource: Any) -> SharedIterator:
     """The iterator that a resource belongs to."""
-    return _known[id(resource)]
+    iterator = notes.of(resource, _Resource).iterator()
+    assert iterator is not None
+    return iterator

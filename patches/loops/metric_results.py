@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-import weakref
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -26,8 +25,11 @@ from matex_tf.patches.across_rows import own_metrics
 from matex_tf.patches.common import batch_share, keras_lines, under_way, wrapping
 from matex_tf.patches.keras import metrics, whole_results
 from matex_tf.patches.loops import position
+from matex_tf.state import notes
 
-_shared: weakref.WeakSet[Any] = weakref.WeakSet()  # metrics whose states differ between ranks
+
+class _Shared:
+    """Of a metric: that its state differs between ranks."""
 
 
 def install(module: ModuleType) -> None:
@@ -76,7 +78,7 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     assert part is not None
     eager = tf.executing_eagerly()
     whole = settings.current().shares_loops and int(position.read()[0]) == position.OUTSIDE
-    if eager and whole and metric not in _shared:
+    if eager and whole and not notes.has(metric, _Shared):
         return wrapped(*args, **kwargs)
     if not own_metrics.keras_own(metric):
         own_metrics.detect_additive(metric, wrapped, args, kwargs, part)
@@ -99,14 +101,14 @@ def _update(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
 
 def any_shared(variables: Sequence[Any]) -> bool:
     """Whether any of these variables of TensorFlow has another state on each rank, for a metric."""
-    states = {id(getattr(state, "_value", state)) for metric in _shared for state in metric.variables}
+    states = {id(getattr(state, "_value", state)) for metric in notes.having(_Shared) for state in metric.variables}
     return any(id(variable) in states for variable in variables)
 
 
 def _share(metric: Any) -> None:
     """From now on ranks add up their states; what is there already, every rank has, and rank 0 alone keeps it."""
-    if metric not in _shared:
-        _shared.add(metric)
+    if not notes.has(metric, _Shared):
+        notes.put(metric, _Shared())
         if world.current().rank and settings.current().shares_loops:
             with tf.init_scope():
                 for variable in metric.variables:
@@ -114,7 +116,7 @@ def _share(metric: Any) -> None:
 
 
 def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
-    if _left_alone(metric) or metric not in _shared:
+    if _left_alone(metric) or not notes.has(metric, _Shared):
         return wrapped(*args, **kwargs)
     with _working(metric):
         if not metrics.is_additive(metric):

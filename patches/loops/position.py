@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.state import notes
 
 #: What a position is: outside of any loop, at a batch that every rank has whole, or at this rank's rows of one.
 OUTSIDE, WHOLE, SPLIT = 0, 1, 2
@@ -24,7 +24,9 @@ OUTSIDE, WHOLE, SPLIT = 0, 1, 2
 Position = tuple[int, int, int, int, int]  # kind, rows, total, taken, first
 BEGINNING: Position = OUTSIDE, 1, 1, 1, 0
 
-_graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # in which batches are shared out
+
+class _Sharing:
+    """Of a graph: that batches are shared out in it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +156,7 @@ def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor, first: t
     """Be at this rank's rows of a batch, in a compiled function, and in those that it is traced within."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
-        _graphs.add(graph)
+        notes.of(graph, _Sharing)
         graph = getattr(graph, "outer_graph", None)
     _here().variable.assign(tf.stack([tf.constant(SPLIT), rows, total, taken, first]))
 
@@ -174,7 +176,7 @@ def in_shared_loop() -> bool:
     if read()[0] != OUTSIDE or not settings.current().shares_loops:
         return True
     graph = tf.compat.v1.get_default_graph()
-    while graph is not None and graph not in _graphs:
+    while graph is not None and not notes.has(graph, _Sharing):
         graph = getattr(graph, "outer_graph", None)
     return graph is not None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +20,23 @@ from matex_tf.core.mismatch import name_ranks
 from matex_tf.patches.common import keras_lines, log_once, seeds
 from matex_tf.patches.keras import optimizer, weights
 from matex_tf.patches.loops import position
+from matex_tf.state import notes
 
-#: Variables that loops have updated; generators that have a stream for each rank. Variables have no hash, so by id.
-_trained: dict[int, weakref.ref[Any]] = {}
-_parted: dict[int, weakref.ref[Any]] = {}
-_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-_layers: weakref.WeakSet[Any] = weakref.WeakSet()  # layers and models that hold such variables
+
+class _Trained:
+    """Of a variable: that loops have updated it."""
+
+
+class _Optimizer:
+    """Of an optimizer: that it has updated such variables."""
+
+
+class _Layer:
+    """Of a layer or a model: that it holds such variables."""
+
+
+class _OfRank:
+    """Of a generator: that it has a stream for each rank."""
 
 
 def begin(variables: Sequence[Any], using: Any = None) -> None:
@@ -41,25 +51,19 @@ def begin(variables: Sequence[Any], using: Any = None) -> None:
     Raises:
         RanksDisagree: the ranks have other variables.
     """
-    new = [variable for variable in variables if not _among(_trained, variable)]
-    fresh = using is not None and using not in _optimizers
+    new = [variable for variable in variables if not notes.has(variable, _Trained)]
+    fresh = using is not None and not notes.has(using, _Optimizer)
     if not new and not fresh:
         return
     with tf.init_scope():
         for variable in new:
-            _trained.pop(id(variable), None)  # of one that is gone: the newest are last
-            _trained[id(variable)] = weakref.ref(variable)
+            notes.put(variable, _Trained())
         if fresh:
-            _optimizers.add(using)
+            notes.put(using, _Optimizer())
             new = [*new, *keras_lines.optimizer_variables(using)]
         weights.take_from_rank_0(new, optimizer.paths(new), "share the weights of a loop")
         if any(hasattr(variable, "path") for variable in new):
             _find_layers()
-
-
-def _among(known: dict[int, weakref.ref[Any]], variable: Any) -> bool:
-    reference = known.get(id(variable))
-    return reference is not None and reference() is variable
 
 
 def _find_layers() -> None:
@@ -70,18 +74,22 @@ def _find_layers() -> None:
     """
     kinds = keras_lines.layer_classes()
     for found in gc.get_objects():
-        if not issubclass(type(found), kinds) or found in _layers or not getattr(found, "built", False):
+        if not issubclass(type(found), kinds) or notes.has(found, _Layer) or not getattr(found, "built", False):
             continue
-        if any(_among(_trained, variable) for variable in found.trainable_variables):
-            _layers.add(found)
+        if any(notes.has(variable, _Trained) for variable in found.trainable_variables):
+            notes.put(found, _Layer())
     if settings.current().shares_loops:
         return
     generators = [
-        variable for layer in _layers for variable in keras_lines.variables(layer) if seeds.is_generator_state(variable)
+        variable
+        for layer in notes.having(_Layer)
+        for variable in keras_lines.variables(layer)
+        if seeds.is_generator_state(variable)
     ]
-    fresh = {id(variable): variable for variable in generators if not _among(_parted, variable)}
+    fresh = {id(variable): variable for variable in generators if not notes.has(variable, _OfRank)}
     seeds.diverge_per_rank(fresh.values())
-    _parted.update((key, weakref.ref(variable)) for key, variable in fresh.items())
+    for variable in fresh.values():
+        notes.put(variable, _OfRank())
 
 
 def merge_statistics() -> None:
@@ -101,7 +109,7 @@ def merge_statistics() -> None:
 def _statistics() -> list[Any]:
     found = {
         id(variable): variable
-        for layer in _layers
+        for layer in notes.having(_Layer)
         for variable in keras_lines.variables(layer, "non_trainable_variables")
     }
     kept = [variable for variable in found.values() if not seeds.is_generator_state(variable)]
@@ -110,9 +118,8 @@ def _statistics() -> list[Any]:
 
 def check() -> None:
     """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
-    if not position.active() or not _trained:
+    if not position.active() or not (alive := notes.having(_Trained)):
         return
-    alive = [variable for variable in (reference() for reference in _trained.values()) if variable is not None]
     mine = list(zip(optimizer.paths(alive), (_sums(variable) for variable in alive), strict=True))
     everyone = world.current().allgather(mine, "compare the weights of a loop")
     # Variables that nobody uses any more may be gone on one rank and still be there on another: those are older than

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,27 +20,41 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.checking import one_rank
-from matex_tf.patches.common import log_once, row_slicing, run_state, sharing_report
+from matex_tf.patches.common import log_once, row_slicing, sharing_report
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batches
 from matex_tf.patches.data.counted_rows import CountedRows
 from matex_tf.patches.loops import divided, first_step, position, replica_sync
 from matex_tf.patches.sources import batch_ownership, pipeline_ownership, source_sharding
+from matex_tf.state import notes, run_state
 from matex_tf.watching.meter import Meter
 
 _LOOKING, _SHARED, _OWN_BATCHES, _PARTITIONED = "looking", "shared", "own", "partitioned"
 #: Batches of a walk with which ranks that take whole batches ask whether to divide the work on them.
 _ASKED_AT = frozenset(4**power for power in range(1, 16))
-#: For each pipeline, the loops over it that are to be shared out, and those that compiled steps share out.
-_known: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
-_partitioned: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
-#: What each pipeline is made of, once it is known; and those of which ranks have batches of their own.
-_made: weakref.WeakKeyDictionary[Any, pipeline_ownership.Made] = weakref.WeakKeyDictionary()
-_own: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Loops that the script is in.
-_open: weakref.WeakSet[SharedLoop] = weakref.WeakSet()
-#: For each pipeline, the loops of which a line has said that they wait for it.
-_told: weakref.WeakKeyDictionary[Any, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+
+
+class _Walks:
+    """Of a pipeline: what is known of the loops over it.
+
+    Attributes:
+        shared: those that are to be shared out.
+        partitioned: those that compiled steps share out.
+        told: those of which a line has said that they wait for it.
+        own: whether ranks have batches of their own.
+        made: what the pipeline is made of, once that is known.
+    """
+
+    def __init__(self) -> None:
+        self.shared: set[tuple[str, int]] = set()
+        self.partitioned: set[tuple[str, int]] = set()
+        self.told: set[tuple[str, int]] = set()
+        self.own = False
+        self.made: pipeline_ownership.Made | None = None
+
+
+class _Open:
+    """Of a loop: that the script is in it."""
 
 
 class SharedLoop:
@@ -60,13 +73,12 @@ class SharedLoop:
     def __init__(self, dataset: Any, site: tuple[str, int], division: divided.Division | None = None):
         self._site = site
         self._division = division
-        self._shared_sites = _known.setdefault(dataset, set())
-        self._partitioned_sites = _partitioned.setdefault(dataset, set())
+        self._walks = notes.of(dataset, _Walks)
         self._batches = 0
         self._dataset = dataset
         self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
         if division is not None and division.agreed:
-            self._mode = _PARTITIONED if site in self._partitioned_sites else _SHARED
+            self._mode = _PARTITIONED if site in self._walks.partitioned else _SHARED
         self._before = position.BEGINNING
         self._touched = 0
         self._spec = dataset.element_spec
@@ -95,7 +107,7 @@ class SharedLoop:
             self._touched = position.touches()
             ranks.step_signature = ()  # that of a loop left in the middle, which Python has yet to collect
             replica_sync.merge_statistics()
-            _open.add(self)
+            notes.put(self, _Open())
         meter, begin = run_state.current().part(Meter), time.perf_counter()
         try:
             batch = divided.Batch(fetch()) if self._division is None else self._division.batch(fetch)
@@ -120,10 +132,10 @@ class SharedLoop:
             self._touched = position.touches()
         elif self._is_partitioned():
             self._mode = _PARTITIONED
-            self._partitioned_sites.add(self._site)
+            self._walks.partitioned.add(self._site)
         elif batch.share is not None or (self._mode == _LOOKING and position.touches() != self._touched):
             self._mode = _SHARED
-            self._shared_sites.add(self._site)
+            self._walks.shared.add(self._site)
         rows = row_slicing.rows_of(row_slicing.to_tensors(data)) if batch.share is None else batch.share.total
         place = f"batch {self._batches} of the loop at {self._place()}"
         if self._mode == _OWN_BATCHES:
@@ -199,7 +211,7 @@ class SharedLoop:
         if not self._ended:
             self._ended = True
             self._done_with()
-            _open.discard(self)
+            notes.drop(self, _Open)
             run_state.current().part(Meter).end_training()
             if position.leave(self, self._before):
                 world.current().step_signature = ()
@@ -210,16 +222,16 @@ class SharedLoop:
     def _look(self, data: Any) -> str:
         """Whether the ranks have the same batches, or each has its own; data: the first, or None without any."""
         dataset = self._dataset
-        if dataset in _own:
+        if self._walks.own:
             return _OWN_BATCHES
         finding = batch_ownership.look(data, made_of(dataset), "compare the first batch of a loop")
         batch_ownership.tell(finding, f"the loop at {self._place()}")
         if finding.own:
-            _own.add(dataset)
+            self._walks.own = True
             return _OWN_BATCHES
-        if self._site in self._partitioned_sites:
+        if self._site in self._walks.partitioned:
             return _PARTITIONED
-        return _SHARED if self._site in self._shared_sites else _LOOKING
+        return _SHARED if self._site in self._walks.shared else _LOOKING
 
     def _own(self, data: Any, rows: int) -> Any:
         """A batch of the rank's own rows: the ranks count them together. -1: there are none any more."""
@@ -228,12 +240,12 @@ class SharedLoop:
             return None
         sharing_report.shared(training=False)
         # A step needs a row to work on; a loop that only looks at the data gets what there is.
-        trains = self._site in self._shared_sites or position.touches() != self._touched
+        trains = self._site in self._walks.shared or position.touches() != self._touched
         if trains and not self._checked:
             self._checked = True
             one_rank.say_why_not(f"the loop at {self._place()}", "each rank has rows of its own")
         if trains:
-            self._shared_sites.add(self._site)
+            self._walks.shared.add(self._site)
         if rows < 0 or (rows == 0 and trains):
             data = self._counter.ghost(self._spec)
         position.enter(position.SPLIT, share.rows, max(1, share.total), share.high, share.first, self)
@@ -256,8 +268,8 @@ class SharedLoop:
         """Say so where much of a walk went into waiting for batches."""
         spent = time.perf_counter() - self._since
         kept = divided.done_by_all(self._dataset, self._site)
-        if batches.is_much(self._waited, spent) and self._site not in _told.get(self._dataset, ()):
-            _told.setdefault(self._dataset, set()).add(self._site)
+        if batches.is_much(self._waited, spent) and self._site not in self._walks.told:
+            self._walks.told.add(self._site)
             log_once.log(
                 f"{self._place()}: input takes {100 * self._waited / spent:.0f} % of a step: rank 0 waited "
                 f"{self._waited:.1f} of {spent:.1f} s of a pass over the data for it"
@@ -267,7 +279,7 @@ class SharedLoop:
 
 def with_whole_batches() -> list[SharedLoop] | None:
     """The loops that the script is in and of whose batches every rank has all; None if a rank has rows of its own."""
-    loops = list(_open)
+    loops = notes.having(_Open)
     if position.read()[0] == position.SPLIT or any(one.gives_rows for one in loops):
         return None
     return [one for one in loops if one.whole_rows]
@@ -280,15 +292,16 @@ def in_words(site: tuple[str, int]) -> str:
 
 def made_of(dataset: Any) -> pipeline_ownership.Made:
     """What is known of a pipeline before it is read. All ranks come here."""
-    if dataset not in _made:
-        _made[dataset] = pipeline_ownership.look(dataset)
-    return _made[dataset]
+    walks = notes.of(dataset, _Walks)
+    if walks.made is None:
+        walks.made = pipeline_ownership.look(dataset)
+    return walks.made
 
 
 def is_own(dataset: Any) -> bool:
     """Whether a pipeline is known to yield the rank's own rows before it is read. All ranks come here."""
     setting = settings.current().rows
-    if setting == "own" or source_sharding.found(dataset, OWN_ROWS) or dataset in _own:
+    if setting == "own" or source_sharding.found(dataset, OWN_ROWS) or notes.of(dataset, _Walks).own:
         return True
     if setting == "shared":
         return False

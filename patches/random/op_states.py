@@ -15,7 +15,6 @@ Relies on (TensorFlow 2.16 to 2.21, private): `tensorflow.python.ops.resource_va
 from __future__ import annotations
 
 import sys
-import weakref
 from types import FrameType
 from typing import Any
 
@@ -26,17 +25,30 @@ from tensorflow.python.ops import resource_variable_ops as _variables
 from matex_tf.exchange import virtual_ranks
 from matex_tf.patches.common import batch_share, seeds
 from matex_tf.patches.partition.philox import PER_NUMBER
+from matex_tf.state import notes
 
 _TYPES = tf.types.experimental
 #: What `tf.function` makes; TensorFlow 2.13 and 2.14 have the older name.
 _COMPILED = _TYPES.PolymorphicFunction if hasattr(_TYPES, "PolymorphicFunction") else _TYPES.GenericFunction
 
-_held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()  # what graphs count with
-_met: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how many ops of a graph draw
-#: Where the parts of a batch take turns: the states of a graph by the number of the op.
-_of_steps: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
-#: By compiled function and op: what its traces share.
-_tables: weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Any]] = weakref.WeakKeyDictionary()
+
+class _Draws:
+    """Of a graph.
+
+    Attributes:
+        ops: how many of its ops draw.
+        held: what it counts with.
+        of_parts: its states by the number of the op, if the parts of a batch take turns.
+    """
+
+    def __init__(self) -> None:
+        self.ops = 0
+        self.held: list[Any] = []
+        self.of_parts: dict[int, Any] = {}
+
+
+class _Tables(dict[tuple[Any, ...], Any]):
+    """Of a compiled function, by op: what its traces share."""
 
 
 def keeps(part: batch_share.StepShare) -> bool:
@@ -59,25 +71,25 @@ def move_on(part: batch_share.StepShare, seed: tuple[int, int], size: Any) -> An
         size: int64 scalar, the numbers of the draw of the whole batch.
     """
     graph = tf.compat.v1.get_default_graph()
-    number = _met.get(graph, 0)
-    _met[graph] = number + 1
+    draws = notes.of(graph, _Draws)
+    number, draws.ops = draws.ops, draws.ops + 1
     if (one := virtual_ranks.current()) is not None:
         return _of_parts(graph, number, one, size)
     if part is batch_share.of_step():
         with tf.init_scope(), tf.device("CPU:0"):
             state = _new_state()
-        _held.setdefault(graph, []).append(state)
+        draws.held.append(state)
         seeds.note_state(state)
         begun = state.read_value()
         state.assign_add(size * PER_NUMBER)
         return begun
-    of_function = _tables.setdefault(_function(), {})
+    of_function = notes.of(_function(), _Tables)
     op = _depth(graph), number, seed
     if op not in of_function:
         with tf.init_scope(), tf.device("CPU:0"):
             of_function[op] = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=0)
     table = of_function[op]
-    _held.setdefault(graph, []).append(table)
+    draws.held.append(table)
     entry = tf.cast(part.total, tf.int64) if _retraced(part, graph) else tf.constant(0, tf.int64)
     begun = table.lookup(entry)
     table.insert(entry, begun + size * PER_NUMBER)
@@ -91,7 +103,7 @@ def _new_state() -> Any:
 
 def _of_parts(graph: Any, number: int, one: Any, size: Any) -> Any:
     """The state of parts of a batch that take turns: all draw from one counter, and the last moves it on."""
-    shared = _of_steps.setdefault(graph, {})
+    shared = notes.of(graph, _Draws).of_parts
     if number not in shared:
         with tf.init_scope(), tf.device("CPU:0"):
             shared[number] = _new_state()
@@ -111,14 +123,14 @@ class Turns:
 
     def enter(self, place: int) -> None:
         """A part is about to go on."""
-        _met[self._graph], _random_seed._graph_to_seed_dict[self._graph] = self._counts[place]
+        notes.of(self._graph, _Draws).ops, _random_seed._graph_to_seed_dict[self._graph] = self._counts[place]
 
     def leave(self, place: int) -> None:
         """It has stopped."""
         self._counts[place] = self._counted()
 
     def _counted(self) -> tuple[int, int]:
-        return _met.get(self._graph, 0), _random_seed._graph_to_seed_dict.get(self._graph, 0)
+        return notes.of(self._graph, _Draws).ops, _random_seed._graph_to_seed_dict.get(self._graph, 0)
 
 
 def _function() -> Any:

@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import strategies
-from matex_tf.patches.common import model_state, run_state, wrapping
+from matex_tf.patches.common import model_state, wrapping
 from matex_tf.patches.steps.step_part import StepPart, StepRun
+from matex_tf.state import run_state
 from matex_tf.watching.meter import Meter
 
 

@@ -26,11 +26,12 @@ from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import active_flag, model_state, run_state, wrapping
+from matex_tf.patches.common import active_flag, model_state, wrapping
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
 from matex_tf.patches.shards.serving import Parts
+from matex_tf.state import run_state
 from matex_tf.storage import plain_encoder
 
 #: Seconds between two questions whether a rank has come, about.

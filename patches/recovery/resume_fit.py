@@ -24,10 +24,11 @@ from matex_tf.errors import EndsToResume, MatexError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import log_once, model_state, run_state, wrapping
+from matex_tf.patches.common import log_once, model_state, wrapping
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
 from matex_tf.patches.steps.step_part import StepPart, StepRun
+from matex_tf.state import run_state
 
 
 class Complete(Exception):

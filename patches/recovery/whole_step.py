@@ -23,10 +23,11 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Guard
 from matex_tf.exchange import tf_op
-from matex_tf.patches.common import model_state, run_state
+from matex_tf.patches.common import model_state
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch
 from matex_tf.patches.shards.serving import Parts
+from matex_tf.state import run_state
 
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 

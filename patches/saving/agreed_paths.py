@@ -19,14 +19,14 @@ import contextlib
 import os
 import shutil
 import tempfile
-import weakref
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
-from matex_tf.patches.common import keras_lines, log_once, run_state, wrapping
+from matex_tf.patches.common import keras_lines, log_once, wrapping
 from matex_tf.patches.common.active_flag import each_writes
+from matex_tf.state import notes, run_state
 
 _BACKUPS = ("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path")
 #: Where a callback of Keras, or of a class that is made from it, keeps paths; the first is the one that was given.
@@ -39,7 +39,9 @@ _ATTRIBUTES = {
 }
 _COPIED = 100 << 20  # bytes; a file that is larger is linked, as each rank of a node would need room for it
 
-_alike: weakref.WeakSet[Any] = weakref.WeakSet()  # lists of callbacks that are of the same kinds on all ranks
+
+class _Alike:
+    """Of a list of callbacks: that these are of the same kinds on all ranks."""
 
 
 def install(module: ModuleType) -> None:
@@ -230,7 +232,7 @@ def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     everyone = ranks.allgather(mine, "compare the paths of callbacks")
     kinds = [[kind for kind, _ in one] for one in everyone]
     if all(one == kinds[0] for one in kinds):
-        _alike.add(callbacks)
+        notes.put(callbacks, _Alike())
         for place, (_, callback, found) in enumerate(_with_paths(callbacks)):
             paths = [one[place][1] for one in everyone]
             _known().learn([path[found[0]] for path in paths], ranks.rank)
@@ -242,7 +244,7 @@ def _begin(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
 
 def _end(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    for kind, callback, found in _with_paths(callbacks) if _known().differ and callbacks in _alike else ():
+    for kind, callback, found in _with_paths(callbacks) if _known().differ and notes.has(callbacks, _Alike) else ():
         if kind in ("CSVLogger", "TensorBoard"):
             offer(_text(callback, found[0]))
     return result

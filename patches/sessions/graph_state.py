@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.state import notes
 
 
 class GraphState:
@@ -50,12 +50,9 @@ class GraphState:
             self.rows = before
 
 
-_states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
-
-
 def of(graph: Any) -> GraphState:
     """Of this very graph."""
-    return _states.setdefault(graph, GraphState())
+    return notes.of(graph, GraphState)
 
 
 def of_session(graph: Any) -> GraphState:

@@ -11,7 +11,6 @@ Relies on (TensorFlow 2.16 to 2.21): `run` and `__init__` of `tf.compat.v1.Sessi
 from __future__ import annotations
 
 import collections
-import weakref
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -28,10 +27,13 @@ from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.sessions import exchange_order, graph_state, variables
 from matex_tf.patches.sources import batch_ownership as guesses
+from matex_tf.state import notes
 
 _THREADS = 8  # for ops, some of which may wait for their turn
 
-_begun: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions that have trained
+
+class _Begun:
+    """Of a session: that it has trained."""
 
 
 def install(module: ModuleType) -> None:
@@ -89,8 +91,8 @@ def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numb
     ranks = world.current()
     sharing_report.uncovered("a session of TensorFlow 1")
     ranks.at(f"a training run of a session, of {len(feeds or {})} feeds")
-    if session not in _begun:
-        _begun.add(session)
+    if not notes.has(session, _Begun):
+        notes.put(session, _Begun())
         variables.broadcast(session)
     mine, part = _own_feeds(session.graph, feeds, training=True)
     if part is not None or not settings.current().shares_loops:
@@ -161,9 +163,7 @@ def _own_feeds(graph: tf.Graph, feeds: Any, training: bool) -> tuple[Any, RowRan
             return feeds, None
         part = RowRange.of(rows, ranks.rank, ranks.size)
         if not found.differs:
-            log_once.log(
-                f"sessions are fed the same on all {ranks.size} ranks: each trains on its rows of every feed"
-            )
+            log_once.log(f"sessions are fed the same on all {ranks.size} ranks: each trains on its rows of every feed")
         return {**feeds, **{key: array[part.low : part.high] for key, array in batch.items()}}, part
     state.own_rows = True
     rows = max(rows, 0)

@@ -16,8 +16,8 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import RanksDisagree
-from matex_tf.patches.common import run_state
 from matex_tf.patches.shards.layout import Layout
+from matex_tf.state import run_state
 
 if TYPE_CHECKING:
     from matex_tf.patches.shards.variable import Part

@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import keras_lines, run_state
+from matex_tf.patches.common import keras_lines
 from matex_tf.patches.partition import shards
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.patches.shards.serving import Parts
 from matex_tf.patches.shards.variable import Part
+from matex_tf.state import run_state
 
 #: Names in a line.
 _NAMED = 5

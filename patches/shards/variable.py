@@ -23,10 +23,10 @@ from tensorflow.python.ops import resource_variable_ops
 from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import run_state
 from matex_tf.patches.partition import shards
 from matex_tf.patches.shards.layout import Layout
 from matex_tf.patches.shards.serving import Parts
+from matex_tf.state import run_state
 
 #: No element; sizes that no other shape goes with.
 _NOWHERE = (0, 1009, 1013)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from matex_tf.patches.sources.reasons import Why
 
 
 class Price:
-    """Of one data set.
+    """Of one data set: a note on the pipeline of Keras, and on the adapter that makes it.
 
     Attributes:
         why: why every rank makes its batches.
@@ -36,7 +35,3 @@ class Price:
             finally:
                 self.seconds += time.perf_counter() - begin
             yield batch
-
-
-#: By pipeline of Keras, and by the adapter that makes it.
-of: weakref.WeakKeyDictionary[Any, Price] = weakref.WeakKeyDictionary()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from matex_tf import settings
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import log_once
+from matex_tf.state import run_state
 
 
 def count() -> bool:

@@ -24,12 +24,13 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.patches.common import log_once, run_state, wrapping
+from matex_tf.patches.common import log_once, wrapping
 from matex_tf.patches.sources import array_fingerprint, decide, pipeline_ownership, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, reach, read_ahead
 from matex_tf.patches.turns.elements import Elements
+from matex_tf.state import run_state
 
 #: How many elements the ranks look at: so many, or so many bytes, but two at least.
 _LOOKED_AT, _BYTES, _LEAST = 32, 4 << 20, 2

@@ -25,8 +25,8 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import carried_error, log_once, run_state
-from matex_tf.patches.sources import batch_ownership, decide, price
+from matex_tf.patches.common import carried_error, log_once
+from matex_tf.patches.sources import batch_ownership, decide
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.price import Price
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
@@ -34,6 +34,7 @@ from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
 from matex_tf.patches.turns.elements import Elements
 from matex_tf.patches.turns.in_turn import flat
 from matex_tf.patches.turns.read_ahead import Check, ReadAhead
+from matex_tf.state import notes, run_state
 
 
 class _Known:
@@ -114,7 +115,8 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
                 "with it. Give this call a generator of its own, or the job --generators rank."
             )
         if not isinstance(adapter.generator, ReadAhead):
-            script, price.of[adapter] = adapter.generator, (spent := Price(why))
+            script = adapter.generator
+            notes.put(adapter, spent := Price(why))
             adapter.generator = ReadAhead(lambda: spent.timed(_begin(script)))
         dataset = original()
     return read_ahead.as_fast_as_asked(dataset)

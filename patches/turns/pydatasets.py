@@ -25,13 +25,14 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
-from matex_tf.patches.sources import batch_ownership, decide, price
+from matex_tf.patches.sources import batch_ownership, decide
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.price import Price
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
 from matex_tf.patches.turns.in_turn import Turns, flat
 from matex_tf.patches.turns.read_ahead import Check, ReadAhead
+from matex_tf.state import notes
 
 
 def pipeline(adapter: Any, original: Callable[[], Any], what: str, steps: int) -> Any:
@@ -123,7 +124,8 @@ def _by_all(adapter: Any, original: Callable[[], Any], spent: Price) -> Any:
     """Each rank makes every batch, by one ahead as one rank does: what happens between epochs may change the next."""
     if adapter.enqueuer is not None or not hasattr(adapter, "_get_iterator"):
         return original()
-    script, price.of[adapter] = adapter._get_iterator, spent
+    script = adapter._get_iterator
+    notes.put(adapter, spent)
     adapter._get_iterator = ahead = ReadAhead(lambda: spent.timed(iter(script())), 1)
     _at_the_end_of_epochs(adapter, ahead.settle)
     return read_ahead.as_fast_as_asked(original())

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from matex_tf.patches.common import run_state
 from matex_tf.patches.sources import calls
+from matex_tf.state import run_state
 
 #: Seconds that batches which nobody wants any more are waited for, at the end of a call.
 PATIENCE = 10.0

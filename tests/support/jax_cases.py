@@ -10,7 +10,7 @@ from keras import layers, ops
 
 from matex_tf import DataSet
 from matex_tf.core import world
-from matex_tf.patches.common import run_state
+from matex_tf.state import run_state
 from matex_tf.watching.meter import Meter
 
 ROWS = 53  # of batches of 16: on 2 and on 3 ranks a batch is ragged

@@ -263,6 +263,8 @@ def tidy() -> None:
     What a case leaves behind (functions that TensorFlow keeps) is frozen after the collection, or every later one would
     walk over it again: after a few hundred cases that takes longer than a case. Now and then all is looked through.
     """
+    from matex_tf.state import notes
+
     if next(tidied) % 64 == 0:
         gc.unfreeze()
     if "keras" in sys.modules:
@@ -274,8 +276,8 @@ def tidy() -> None:
         keras.backend.set_floatx("float32")
         tf.config.run_functions_eagerly(False)
     if loops := sys.modules.get("matex_tf.patches.loops.replica_sync"):  # other ranks may not have run this case
-        for known in (loops._trained, loops._parted, loops._optimizers, loops._layers):
-            known.clear()
+        for known in (loops._Trained, loops._OfRank, loops._Optimizer, loops._Layer):
+            notes.clear(known)
     if position := sys.modules.get("matex_tf.patches.loops.position"):
         position.reset()  # a batch of a `DataSet` holds until the next one
     for one in filter(None, worlds.values()):

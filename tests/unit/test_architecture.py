@@ -17,6 +17,7 @@ ROOMS: dict[str, str] = {
     # The public names, and `python -m matex_tf`.
     "matex_tf": "core job readers patches.loops features",
     "settings": "features",
+    "state": "",
     "features": "",
     "storage": "",
     "layer": "storage",
@@ -116,7 +117,7 @@ ROOMS: dict[str, str] = {
         "cli.checks matex_tf core storage exchange faults planning watching verifying launch job features"
     ),
 }  # fmt: skip
-FOR_ALL = {"errors", "settings"}  # modules
+FOR_ALL = {"errors", "settings", "state"}  # modules
 
 
 def room_of(name: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 import wrapt
 
 from matex_tf.core import world
-from matex_tf.patches.common import run_state, wrapping
+from matex_tf.patches.common import wrapping
+from matex_tf.state import run_state
 
 #: Horovod's modules, and the module in `names` that serves each; "" for one that only holds others.
 MODULES = {

@@ -113,7 +113,8 @@ class SampleOptions:
 
     def finish(self) -> None:
         """Say, at the end of a script, that no row got a score."""
-        from matex_tf.patches.common import log_once, run_state
+        from matex_tf.patches.common import log_once
+        from matex_tf.state import run_state
 
         if self.scores_samples and not run_state.current().part(Scored).fits:
             log_once.log("--prune-samples and --sample-scores had no effect: the script has called no fit of Keras 3")

@@ -22,13 +22,12 @@ from matex_tf.patches.files import callers
 from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import notes
 
 _MODES = {"readwrite": "r+", "write": "w+"}
 
 #: Modules of NumPy that make a map for whoever calls them (`numpy.load`).
 _THROUGH = frozenset(f"numpy.lib.{name}" for name in ("format", "_format_impl", "npyio", "_npyio_impl"))
-
-_calls: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
 
 
 def install(module: ModuleType) -> None:
@@ -78,7 +77,7 @@ def _mapped(what: str, make: Any, file: Any, mode: Any) -> Any:
 
     call = privately.open_file(what, where, file, mode, opening, lambda: array._mmap, largest_copy=opened.LARGEST_COPY)
     if call is not None:
-        _calls[array._mmap] = call
+        notes.put(array._mmap, call)
         weakref.finalize(array._mmap, kinds.meet_after, "close", call).atexit = False
     return array
 
@@ -100,5 +99,5 @@ def _flush(wrapped: Any, array: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and array.base is mapped:  # flushing a part of an array ends in flushing the whole
-        kinds.meet_after("flush", _calls.get(mapped))
+        kinds.meet_after("flush", notes.found(mapped, Call))
     return result

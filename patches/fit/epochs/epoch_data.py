@@ -20,10 +20,12 @@ from matex_tf.patches.division import shared_work
 from matex_tf.patches.fit.epochs import unused_iterators
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.recovery import resume_fit
-from matex_tf.patches.sources import decide, price, source_sharding
+from matex_tf.patches.sources import decide, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.pipeline_ownership import Made
+from matex_tf.patches.sources.price import Price
 from matex_tf.patches.turns import from_generator, generators, pydatasets
+from matex_tf.state import notes
 
 
 def install(module: ModuleType) -> None:
@@ -69,9 +71,9 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         iterator._distributed_dataset = array_sharding.as_own(iterator._distributed_dataset, found, what)
         _as_long(iterator, found.batches)
     else:
-        batches.made_of[iterator._distributed_dataset] = found.made
-        if adapter in price.of:
-            price.of[iterator._distributed_dataset] = price.of[adapter]
+        notes.put(iterator._distributed_dataset, found.made)
+        if (spent := notes.found(adapter, Price)) is not None:
+            notes.put(iterator._distributed_dataset, spent)
         if predicting is not None:
             model_state.of(predicting).predicts = found.made
         if of_tf_data:
@@ -102,7 +104,7 @@ def _divide(iterator: Any, made: Made, what: str) -> None:
         one_rank_shapes.note_rows(divided.dataset, divided.rows)
         iterator._distributed_dataset = divided.dataset
     if divided.kept:
-        batches.done_by_all[iterator._distributed_dataset] = shared_work.done_by_all(divided)
+        notes.put(iterator._distributed_dataset, batches.DoneByAll(shared_work.done_by_all(divided)))
     if what == "fit":
         log_once.log(shared_work.in_words(divided))
 

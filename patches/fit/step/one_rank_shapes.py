@@ -15,22 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import weakref
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from matex_tf.patches.common import keras_lines, under_way, wrapping
 from matex_tf.patches.data.local_batch import LocalBatch
+from matex_tf.state import notes
 
 #: For each array or tensor of a batch, the rows with which one rank would trace; None where any number.
 Rows = Sequence[int | None]
 
 _AS_IT_WAS = ("Cast", "Identity")  # what Keras does to an input before the layer gets it
 
-_of_pipelines: weakref.WeakKeyDictionary[Any, Rows] = weakref.WeakKeyDictionary()
+
+class _Known(NamedTuple):
+    """Of a pipeline that yields this rank's part of each batch: how many rows a batch has, by its tensors."""
+
+    rows: Rows
 
 
 def install(module: ModuleType) -> None:
@@ -50,7 +54,7 @@ def note(epoch_iterator: Any) -> None:
 
 def note_rows(dataset: Any, rows: Rows) -> None:
     """Remember how many rows each batch has of which a pipeline yields this rank's part."""
-    _of_pipelines[dataset] = rows
+    notes.put(dataset, _Known(rows))
 
 
 def of_iterator(iterator: Any) -> Rows:
@@ -58,7 +62,8 @@ def of_iterator(iterator: Any) -> Rows:
     spec = iterator.element_spec
     if isinstance(spec, LocalBatch):
         anything: Rows = [None] * len(tf.nest.flatten(spec.data))
-        return _of_pipelines.get(getattr(iterator, "_dataset", iterator), anything)
+        known = notes.found(getattr(iterator, "_dataset", iterator), _Known)
+        return anything if known is None else known.rows
     shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
     return [shape[0] if shape is not None and shape.rank else None for shape in shapes]
 

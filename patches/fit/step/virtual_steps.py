@@ -30,6 +30,7 @@ from matex_tf.patches.common import keras_lines, seeds, under_way
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.random import op_states
+from matex_tf.state import notes
 
 _GENERATOR = "global_seed_generator"
 _WHAT = "merge what a step has changed"
@@ -68,7 +69,7 @@ def run(
 def known(model: Any) -> list[Any]:
     """What a step keeps apart for each part of the batch, and what of it adds up."""
     for metric in metrics.leaves(model):
-        if own_metrics.kinds.get(metric) is own_metrics.Kind.AVERAGED:
+        if notes.found(metric, own_metrics.Kind) is own_metrics.Kind.AVERAGED:
             raise MatexError(
                 f"--reproducible: metric {metric.name!r} ({type(metric).__name__}) does more with its state than add "
                 "to it, so it cannot be merged over the parts of a batch: leave it out, or leave out --reproducible."

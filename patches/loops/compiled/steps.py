@@ -40,13 +40,12 @@ from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import HANDLES
 from matex_tf.patches.partition.step import Partitioned
 from matex_tf.patches.shards import variable as in_parts
+from matex_tf.state import notes
 
 #: Graphs that are made of one function, for batches of different shapes.
 _MOST = 8
 #: Beginnings of the types of ops that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
-
-_steps: weakref.WeakKeyDictionary[Any, CompiledStep] = weakref.WeakKeyDictionary()
 
 
 def install(module: ModuleType) -> None:
@@ -68,9 +67,7 @@ def _called(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
     loops = shared_loop.with_whole_batches()
     if loops is None or not loops and not iteration.in_use():
         return call(*args, **kwargs)
-    if function not in _steps:
-        _steps[function] = CompiledStep(function)
-    return _steps[function](call, loops, args, kwargs)
+    return notes.of(function, CompiledStep, lambda: CompiledStep(function))(call, loops, args, kwargs)
 
 
 def _applies() -> bool:

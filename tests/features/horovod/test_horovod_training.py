@@ -13,8 +13,9 @@ from jobs import BIN, LAUNCHER, Job
 from matex_tf.errors import SettingError
 from matex_tf.features.horovod import alias
 from matex_tf.features.horovod.command import translate
-from matex_tf.patches.common import run_state, wrapping
-from matex_tf.patches.common.run_state import RunState
+from matex_tf.patches.common import wrapping
+from matex_tf.state import run_state
+from matex_tf.state.run_state import RunState
 from tests.support.cases import horovod_training
 
 pytestmark = pytest.mark.variants(2)

@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers
 
 from matex_tf.features.samples.options import Scored
-from matex_tf.patches.common import run_state
+from matex_tf.state import run_state
 from tests.support.cases.common import result_of
 from tests.support.cases.pipe import chosen, rules
 

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import log_once
 from matex_tf.patches.turns import elements, from_generator
+from matex_tf.state import run_state
 from tests.support import leftovers
 from tests.support.cases.common import table
 from tests.support.cases.division import Rows, joined

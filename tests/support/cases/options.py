@@ -183,7 +183,7 @@ def bar_of_whole_batches(kind):
 def ended_after(steps):
     """`fit` with `--steps`; whether the script was told to end, as by `sys.exit()`, and after how many steps."""
     from matex_tf import settings
-    from matex_tf.patches.common import run_state
+    from matex_tf.state import run_state
 
     run = run_state.current()
     before = settings.use(dataclasses.replace(settings.current(), steps=run.trained + steps, notes=True))

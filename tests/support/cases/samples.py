@@ -17,8 +17,8 @@ from matex_tf.core import world
 from matex_tf.features.samples import score_files
 from matex_tf.features.samples.options import Scored
 from matex_tf.features.samples.scoring import uniform
-from matex_tf.patches.common import run_state
 from matex_tf.readers import DataSet
+from matex_tf.state import run_state
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, result_of, table
 from tests.support.cases.pipe import chosen
 

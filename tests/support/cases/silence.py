@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import run_state, sharing_report
+from matex_tf.patches.common import sharing_report
 from matex_tf.patches.common.sharing_report import Account
 from matex_tf.patches.imports import other_frameworks
+from matex_tf.state import run_state
 from tests.support.cases.common import classifier, compiled, table
 from tests.support.frameworks import JAX, TORCH, write
 

@@ -15,10 +15,11 @@ from keras import layers
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError, RanksDisagree
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import log_once
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.shards import serving
 from matex_tf.patches.shards import variable as in_parts
+from matex_tf.state import run_state
 from matex_tf.storage import plain_encoder
 from tests.support.cases import pipe
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matex_tf.features.blueprints.ranges import Range
-from matex_tf.patches.common import run_state
+from matex_tf.state import run_state
 
 
 @dataclass

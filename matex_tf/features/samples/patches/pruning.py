@@ -22,8 +22,9 @@ from matex_tf.features.samples.options import SampleOptions, Scored
 from matex_tf.features.samples.patches import array_tags, numbered_rows
 from matex_tf.features.samples.patches.row_losses import RowLosses
 from matex_tf.features.samples.patches.schedules import Ahead
-from matex_tf.patches.common import active_flag, log_once, run_state
+from matex_tf.patches.common import active_flag, log_once
 from matex_tf.patches.steps.row_choice import RowChoice
+from matex_tf.state import run_state
 
 #: Steps whose scores are held as tensors: to look into one that a device has yet to compute would wait for it.
 _HELD = 32

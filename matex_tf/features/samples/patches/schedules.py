@@ -11,7 +11,6 @@ Relies on (Keras 3.3 to 3.15, private): `BaseOptimizer._get_current_learning_rat
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -19,8 +18,14 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.common import wrapping
+from matex_tf.state import notes
 
-_ahead: weakref.WeakKeyDictionary[Any, tf.Variable] = weakref.WeakKeyDictionary()
+
+class _Steps:
+    """Of an optimizer: how many steps its schedule is ahead, as int64 scalar."""
+
+    def __init__(self) -> None:
+        self.variable = tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
 class Ahead:
@@ -33,10 +38,7 @@ class Ahead:
         scheduled = [
             one for one in optimizers if isinstance(getattr(one, "_learning_rate", None), LearningRateSchedule)
         ]
-        for one in scheduled:
-            if one not in _ahead:
-                _ahead[one] = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._variables = [_ahead[one] for one in scheduled]
+        self._variables = [notes.of(one, _Steps).variable for one in scheduled]
         self._base = [int(variable.numpy()) for variable in self._variables]
         self._full = self._short = 1
         self._step = 0
@@ -79,9 +81,9 @@ def install(module: ModuleType) -> None:
 
 
 def _learning_rate(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
-    ahead = _ahead.get(optimizer)
+    ahead = notes.found(optimizer, _Steps)
     if ahead is None:
         return wrapped(*args, **kwargs)
     counter = optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
     step = tf.convert_to_tensor(counter)
-    return optimizer._learning_rate(step + tf.cast(ahead, step.dtype))
+    return optimizer._learning_rate(step + tf.cast(ahead.variable, step.dtype))

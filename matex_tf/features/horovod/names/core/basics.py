@@ -12,7 +12,8 @@ from typing import Any
 from matex_tf.core import trace, world
 from matex_tf.features.horovod import alias
 from matex_tf.features.horovod.names.core.coordinator import Coordinator
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import log_once
+from matex_tf.state import run_state
 
 __all__ = [
     "Adasum",

@@ -15,8 +15,9 @@ from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import log_once, run_state
+from matex_tf.patches.common import log_once
 from matex_tf.patches.recovery import resume_fit
+from matex_tf.state import run_state
 from matex_tf.storage import plain_encoder
 
 

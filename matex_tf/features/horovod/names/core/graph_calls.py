@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import itertools
 import re
-import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from matex_tf.features.horovod.names.core.exceptions import BadArgument
+from matex_tf.state import notes
 
-#: Graphs of functions, branches and bodies of loops that have a collective in them, within the graph of a session.
-with_collectives: weakref.WeakSet[Any] = weakref.WeakSet()
+
+class WithCollectives:
+    """Of the graph of a function, a branch or a body, within that of a session: that it has a collective in it."""
+
+
+class _Unordered(NamedTuple):
+    """Of the graph of a session: its version, and pairs of its ops that have no order and call the same function."""
+
+    version: int
+    pairs: list[tuple[Any, Any, Any]]
+
 
 _TYPES = ("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While",
           "StatelessWhile")  # fmt: skip
-
-#: By graph of a session: its version, and pairs of its ops that have no order and call the same function.
-_known: weakref.WeakKeyDictionary[Any, tuple[int, list[tuple[Any, Any, Any]]]] = weakref.WeakKeyDictionary()
 
 
 def check(graph: Any, targets: Iterable[Any]) -> None:
@@ -36,16 +42,15 @@ def check(graph: Any, targets: Iterable[Any]) -> None:
     Raises:
         BadArgument: two calls of a function with collectives are among it, in no order.
     """
-    if not with_collectives:
+    if not notes.having(WithCollectives):
         return
-    version, pairs = _known.get(graph, (-1, []))
-    if version != graph.version:
-        pairs = _without_order(graph)
-        _known[graph] = graph.version, pairs
-    if not pairs:
+    known = notes.found(graph, _Unordered)
+    if known is None or known.version != graph.version:
+        notes.put(graph, known := _Unordered(graph.version, _without_order(graph)))
+    if not known.pairs:
         return
     run = _needed(targets)
-    for one, other, function in pairs:
+    for one, other, function in known.pairs:
         if one in run and other in run:
             name = re.sub("_[0-9]+$", "", function.name.removeprefix("__backward_"))
             raise BadArgument(
@@ -63,7 +68,7 @@ def reached(op: Any) -> set[Any]:
     for value in op.node_def.attr.values():
         for function in [value.func] if value.HasField("func") else value.list.func:
             called = getattr(op.graph._get_function(function.name), "graph", None)
-            if called is not None and called in with_collectives:
+            if called is not None and notes.has(called, WithCollectives):
                 result |= {called}.union(*(reached(inner) for inner in called.get_operations()))
     return result
 

@@ -24,6 +24,7 @@ import tensorflow as tf
 import wrapt
 
 from matex_tf.features.horovod.names.core import graph_calls
+from matex_tf.state import notes
 
 
 def in_session() -> bool:
@@ -59,7 +60,7 @@ def _run_in_order() -> None:
             context = context.outer_context
         if not graph.building_function:
             return
-        graph_calls.with_collectives.add(graph)
+        notes.of(graph, graph_calls.WithCollectives)
         graph = graph.outer_graph
 
 
@@ -75,10 +76,11 @@ def _loop_in_order(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         **named: Any,
     ) -> Any:  # fmt: skip
         parts = [cond_graph, body_graph]
-        if any(part in graph_calls.with_collectives for part in parts) or any(
+        if any(notes.has(part, graph_calls.WithCollectives) for part in parts) or any(
             graph_calls.reached(op) for part in parts for op in part.get_operations()
         ):
-            graph_calls.with_collectives.update(parts)
+            for part in parts:
+                notes.of(part, graph_calls.WithCollectives)
             parallel_iterations = 1
         return wrapped(loop_vars, cond_graph, body_graph, output_shapes, parallel_iterations, *more, **named)
 
