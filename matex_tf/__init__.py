@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from matex_tf.features import short_names
+from matex_tf.state import run_state
 
 if TYPE_CHECKING:
     from matex_tf.core.world import init, local_rank, rank, size
@@ -20,9 +21,6 @@ _FROM = {
     "average": "matex_tf.patches.loops.gradient_updates",
 }
 
-#: What the script has asked for that tells it which rank it is.
-asked: set[str] = set()
-
 
 if not TYPE_CHECKING:  # or every name would be taken for one of these, mistyped ones as well
 
@@ -35,7 +33,7 @@ if not TYPE_CHECKING:  # or every name would be taken for one of these, mistyped
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib
 
-        asked.add(name)
+        run_state.current().asked.add(name)
         return getattr(importlib.import_module(module), name)
 
 

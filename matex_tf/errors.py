@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from matex_tf.state import run_state
+
 
 class MatexError(Exception):
     """Base of every error that this package raises on purpose; its message has no control characters."""
@@ -124,7 +126,10 @@ def harmless(text: str, lines: bool = True) -> str:
     return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
-_remembered: BaseException | None = None  # one for the process: TensorFlow runs its ops in threads of its own
+class _Remembered:
+    """Of a run: what was raised last inside a TensorFlow op, which runs in a thread of TensorFlow's own."""
+
+    error: BaseException | None = None
 
 
 def remember(error: BaseException | None) -> None:
@@ -133,10 +138,9 @@ def remember(error: BaseException | None) -> None:
     TensorFlow turns an exception of an op into one of its own and keeps only the text; the end of the job is reported
     from here.
     """
-    global _remembered
-    _remembered = error
+    run_state.part(_Remembered).error = error
 
 
 def remembered() -> BaseException | None:
     """What was raised last inside a TensorFlow op, as it was raised."""
-    return _remembered
+    return run_state.part(_Remembered).error

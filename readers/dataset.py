@@ -19,9 +19,14 @@ from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
 from matex_tf.readers.formats import registry, stores
 from matex_tf.readers.shard import AUTO, Shard
 from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none, take_rows
+from matex_tf.state import run_state
 
 #: What was said of files.
-_said: set[str] = set()
+
+
+class _Said(set[str]):
+    """Of a run: what a line has said of files."""
+
 
 NAMES = ("MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5", "PNETCDF")
 
@@ -279,8 +284,8 @@ def say(
     gaps = f"; {table.gaps} rows lack an input ({missing_values.in_words(missing)})" if table.gaps else ""
     parts = f"; each of {ranks.size} ranks has its part" if ranks.size > 1 else ""
     found = f"{table.format}, {table.said}{given}"
-    if not (parts and found in _said) or taken or gaps:
-        _said.update([found] if parts else [])
+    if not (parts and found in run_state.part(_Said)) or taken or gaps:
+        run_state.part(_Said).update([found] if parts else [])
         ranks.log(f"{name}{more}: {table.format}, {rows}{taken} rows, {table.said}{given}{gaps}{parts}")
     if table.words and not classes_follow:
         ranks.log("the labels are words, which a model cannot use: give one_hot=True, or number them by shard.classes")

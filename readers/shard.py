@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from matex_tf.readers import missing_values, of_all_ranks, own_rows
 from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
 from matex_tf.readers.tf_pipeline import AsOneRank, pipeline
+from matex_tf.state import notes
 from matex_tf.verifying import record
 
 #: Of `one_hot`: for labels that are classes.
@@ -264,8 +264,7 @@ class Shard:
         again._kept, again._like = None, again if self._like is self else self._like
         for column, array in enumerate(part for half in kept for part in (half if isinstance(half, tuple) else [half])):
             if array is not None:
-                _origins[id(array)] = again, column
-                weakref.finalize(array, _origins.pop, id(array), None)
+                notes.put(array, _Origin(again, column))
         self._kept = kept
 
     def _read_all(self) -> tuple[Arrays, Arrays | None]:
@@ -353,12 +352,16 @@ class Shard:
         return x, y
 
 
-_origins: dict[int, tuple[Shard, int]] = {}
+class _Origin(NamedTuple):
+    """Of an array: what `origin` gives."""
+
+    shard: Shard
+    column: int
 
 
 def origin(array: Any) -> tuple[Shard, int] | None:
     """The shard whose `data` or `labels` an array is, unchanged, and which of its columns (inputs, then labels)."""
-    return _origins.get(id(array))
+    return notes.found(array, _Origin)
 
 
 def _each(arrays: Arrays, change: Any) -> Arrays:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from matex_tf.state import run_state
+
 
 def span(total: int, rank: int, size: int) -> tuple[int, int]:
     """A rank's contiguous part of `total` rows, first and one past the last; parts differ by one row at most.
@@ -102,8 +104,9 @@ class Interleaving:
 #: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
 OWN_ROWS = "_matex_own_rows"
 
-#: Readers know nothing of the patches that want to hear of batches.
-_listeners: list[Callable[[int, int, int], None]] = []
+
+class _Listeners(list[Callable[[int, int, int], None]]):
+    """Of a run: who wants to hear of batches. Readers know nothing of the patches."""
 
 
 def listen(listener: Callable[[int, int, int], None]) -> None:
@@ -112,10 +115,10 @@ def listen(listener: Callable[[int, int, int], None]) -> None:
     Args:
         listener: gets the rows of this rank, the rows of the batch, and where this rank's begin in it.
     """
-    _listeners.append(listener)
+    run_state.part(_Listeners).append(listener)
 
 
 def given(own: int, batch: int, first: int) -> None:
     """A `DataSet` gives a batch to a loop of the script's own: `own` of its `batch` rows, from `first`, are ours."""
-    for listener in _listeners:
+    for listener in run_state.part(_Listeners):
         listener(own, batch, first)

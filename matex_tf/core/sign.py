@@ -112,32 +112,39 @@ class Strip:
         return data[:cut]
 
 
-# What the launcher has asked of this process, and whether it has come to its end: `give` is called by Python as the
-# process ends, which hands nothing along.
-_asked = ""
-_stderr = 2  # a copy of its own, as the script may put another file in its place
-_reached = 0  # the process for which the end is known, before `give` is called; one that it forks has none
+class _Asked:
+    """What the launcher has asked of this process, and whether it has come to its end: `give` is called by Python as
+    the process ends, which hands nothing along.
+
+    Attributes:
+        text: empty: nothing.
+        stderr: a copy of its own, as the script may put another file in its place.
+        reached: the process for which the end is known, before `give` is called; one that it forks has none.
+    """
+
+    text, stderr, reached = "", 2, 0
+
+
+_asked = _Asked()
 
 
 def take() -> None:
     """Before the script of a rank: see what the launcher wants to hear, and take it out of the environment, so that
     nothing that the script starts says it."""
-    global _asked, _stderr
-    _asked = os.environ.pop(VARIABLE, "")
-    if _asked:
-        _stderr = os.dup(2)  # what the script prints may go elsewhere
+    _asked.text = os.environ.pop(VARIABLE, "")
+    if _asked.text:
+        _asked.stderr = os.dup(2)  # what the script prints may go elsewhere
         atexit.register(give)  # what the script registers runs before
 
 
 def reach() -> None:
     """The script has come to its end on all ranks that are left, and this is the first of them."""
-    global _reached
-    _reached = os.getpid()
+    _asked.reached = os.getpid()
 
 
 def give() -> None:
     """At the end of this process, after all that the script has left to be done: give the sign where it is due."""
-    if _reached == os.getpid():
+    if _asked.reached == os.getpid():
         _give(END)
 
 
@@ -153,9 +160,9 @@ def is_up(variable: str) -> bool:
 
 
 def _give(what: str) -> None:
-    word, _, path = _asked.partition(":")
+    word, _, path = _asked.text.partition(":")
     if _WORD.fullmatch(word) and not _exchange(path, word, what):
-        os.write(_stderr, _line(what, word))
+        os.write(_asked.stderr, _line(what, word))
 
 
 def _exchange(path: str, word: str, what: str) -> bytes:

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 
+from matex_tf.state import run_state
+
 #: Environment variables that a launcher sets for each process of an MPI job.
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
@@ -27,11 +29,12 @@ BEGINNINGS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL", "ORTE_", 
 #: In the environment of the ranks of `matex-tf run`: the names of variables of MPI that the user has set.
 OF_THE_USER = "MATEX_OF_THE_USER"
 
-#: What was taken out of the environment, because a script would take it for its own (`job.child_processes`).
-hidden: dict[str, str] = {}
-
 #: Text whose hash shows whether two processes hash alike.
 _PROBE = "the order of a set"
+
+
+class Hidden(dict[str, str]):
+    """Of a run: what was taken out of the environment: a script would take it for its own (`job.child_processes`)."""
 
 
 def rank_in_environment() -> int | None:
@@ -58,7 +61,7 @@ def take_stdin() -> None:
 
 def given(name: str) -> str | None:
     """A variable of the launcher's, as this process was started with it."""
-    return os.environ.get(name, hidden.get(name))
+    return os.environ.get(name, run_state.part(Hidden).get(name))
 
 
 def started_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:

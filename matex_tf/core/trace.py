@@ -22,13 +22,26 @@ BY_XLA = "divided by XLA"
 _nothing = contextlib.nullcontext()
 #: Name, what, thread; begin and length in nanoseconds, and those in which the thread, and the process, were at work.
 _Recorded = tuple[str, str, int, int, int, int, int]
-# The timeline of the process: a span begins wherever time is spent, in any thread, and costs next to nothing without a
-# timeline.
-_spans: list[_Recorded] | None = None
-_zero = 0  # of its clock, which is the process' own
-# Seconds spent in spans of some names so far, see `add_up`; of the process, for the same reason.
-_totals: dict[str, float] = {}
-_adding = threading.Lock()
+
+
+class _Timeline:
+    """The timeline of the process: a span begins wherever time is spent, in any thread, and costs next to nothing
+    without a timeline.
+
+    Attributes:
+        spans: None: there is no timeline.
+        zero: of its clock, which is the process' own.
+        totals: seconds spent in spans of some names so far, see `add_up`; changed by who holds `adding`.
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[_Recorded] | None = None
+        self.zero = 0
+        self.totals: dict[str, float] = {}
+        self.adding = threading.Lock()
+
+
+_timeline = _Timeline()
 
 
 class _Span:
@@ -42,11 +55,11 @@ class _Span:
         self._begin = time.monotonic_ns()
 
     def __exit__(self, *exception: object) -> None:
-        if _spans is not None and len(_spans) < MOST:
+        if (spans := _timeline.spans) is not None and len(spans) < MOST:
             length = time.monotonic_ns() - self._begin
             work = time.thread_time_ns() - self._thread, time.process_time_ns() - self._process
-            _spans.append((self._name, self._what, threading.get_ident(), self._begin, length, *work))
-            if self._name in _totals:
+            spans.append((self._name, self._what, threading.get_ident(), self._begin, length, *work))
+            if self._name in _timeline.totals:
                 _add(self._name, length)
 
 
@@ -66,18 +79,18 @@ class _Counted:
 
 
 def _add(name: str, nanoseconds: int) -> None:
-    with _adding:
-        _totals[name] += nanoseconds / 1e9
+    with _timeline.adding:
+        _timeline.totals[name] += nanoseconds / 1e9
 
 
 def add_up(*names: str) -> None:
     """Add up the time that is spent in spans of these names from now on, also without a timeline."""
-    _totals.update(dict.fromkeys(names, 0.0))
+    _timeline.totals.update(dict.fromkeys(names, 0.0))
 
 
 def totals() -> dict[str, float]:
     """Seconds spent so far in spans of the names that are added up, all threads together."""
-    return dict(_totals)
+    return dict(_timeline.totals)
 
 
 def span(name: str, what: str = "") -> Any:
@@ -87,8 +100,8 @@ def span(name: str, what: str = "") -> Any:
         name: the kind of work: "pack", "wait", "reduce", "network", …
         what: what it is done to, such as a bucket.
     """
-    if _spans is None:
-        return _Counted(name) if name in _totals else _nothing
+    if _timeline.spans is None:
+        return _Counted(name) if name in _timeline.totals else _nothing
     return _Span(name, what)
 
 
@@ -101,7 +114,6 @@ def start(world: World, path: str) -> None:
     Raises:
         SettingError: it cannot be written there; on every rank.
     """
-    global _spans, _zero
     failure = ""
     if world.rank == 0:
         try:
@@ -112,10 +124,11 @@ def start(world: World, path: str) -> None:
     if failure:
         raise SettingError(failure)
     world.barrier("start the timeline")
-    _spans, _zero = [], time.monotonic_ns()
+    zero = time.monotonic_ns()
+    _timeline.spans = []
     # Ranks of a node have one clock, and its first rank's zero is as good as any.
-    zeros = world.allgather((world.host, _zero), "set the clocks of the timeline")
-    _zero = next(zero for host, zero in zeros if host == world.host)
+    zeros = world.allgather((world.host, zero), "set the clocks of the timeline")
+    _timeline.zero = next(zero for host, zero in zeros if host == world.host)
 
 
 def write(world: World, path: str) -> None:
@@ -127,9 +140,10 @@ def write(world: World, path: str) -> None:
     Raises:
         MatexError: the file cannot be written; on every rank.
     """
-    global _spans
-    mine, _spans = _spans or [], None
-    everyone = world.allgather([(*span[:3], span[3] - _zero, *span[4:]) for span in mine], "gather the timeline")
+    mine, _timeline.spans = _timeline.spans or [], None
+    everyone = world.allgather(
+        [(*span[:3], span[3] - _timeline.zero, *span[4:]) for span in mine], "gather the timeline"
+    )
     failure = ""
     if world.rank == 0:
         try:

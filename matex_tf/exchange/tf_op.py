@@ -27,6 +27,7 @@ from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
 from matex_tf.exchange.node.reduction import SUMMED_AS
 from matex_tf.exchange.op_inputs import Inputs
 from matex_tf.exchange.ordered_sum import OrderedSum
+from matex_tf.state import run_state
 
 
 def sum_over_ranks(
@@ -364,20 +365,16 @@ def _made_distinct(indices: tf.Tensor) -> bool:
     """Whether indices come from an op that leaves out what occurs twice."""
     if tf.executing_eagerly():
         place = _place(indices)
-        return place is not None and any(place == _place(one) for one in _distinct)
+        return place is not None and any(place == _place(one) for one in run_state.part(_Ops).distinct)
     operation = indices.op
     while operation is not None and operation.type in ("Identity", "Reshape", "Cast"):
         operation = operation.inputs[0].op
     return operation is not None and operation.type in ("Unique", "UniqueV2")
 
 
-#: What `tf.unique` has given of late, eagerly; held, so that nothing else takes its place in memory.
-_distinct: collections.deque[tf.Tensor] = collections.deque(maxlen=64)
-
-
 def note_distinct(indices: tf.Tensor) -> None:
     """Say of an eager tensor that no index occurs twice in it; a gradient's indices lie in the same memory."""
-    _distinct.append(indices)
+    run_state.part(_Ops).distinct.append(indices)
 
 
 def _place(tensor: tf.Tensor) -> int | None:
@@ -395,11 +392,6 @@ def _add_up(values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
     return [sums, once]
 
 
-# What `collecting` has caught so far; None outside of it. An op is made before the step that runs it begins, runs in a
-# thread of TensorFlow's, and gets tensors alone.
-_collected: list[BaseException] | None = None
-
-
 @contextlib.contextmanager
 def collecting() -> Iterator[None]:
     """Run a step such that an error of its exchange is raised after it, as it is.
@@ -410,9 +402,9 @@ def collecting() -> Iterator[None]:
     Raises:
         MatexError: the first error of the exchange, at the end of the block.
     """
-    global _collected
+    ops = run_state.part(_Ops)
     caught: list[BaseException] = []
-    before, _collected = _collected, caught
+    before, ops.collected = ops.collected, caught
     try:
         yield
     except Exception:
@@ -420,7 +412,7 @@ def collecting() -> Iterator[None]:
             raise
         # Else an op has failed on what the exchange has given in place of a result.
     finally:
-        _collected = before
+        ops.collected = before
     if caught:
         raise caught[0]
 
@@ -442,9 +434,20 @@ class Given:
     read: Callable[[Sequence[np.ndarray]], list[np.ndarray]] = list
 
 
-# What `watching` sees, and whether steps run as on one rank; None outside of it. As with `_collected`, ops of a step
-# that was traced before run in threads of TensorFlow's.
-_watch: tuple[dict[object, tuple[Given, list[np.ndarray]]], bool] | None = None
+class _Ops:
+    """Of a run: what its ops know. One is made before the step that runs it begins, runs in a thread of TensorFlow's,
+    and gets tensors alone.
+
+    Attributes:
+        distinct: what `tf.unique` has given of late, eagerly; held, so that nothing else takes its place in memory.
+        collected: what `collecting` has caught so far; None outside of it.
+        watch: what `watching` sees, and whether steps run as on one rank; None outside of it.
+    """
+
+    def __init__(self) -> None:
+        self.distinct: collections.deque[tf.Tensor] = collections.deque(maxlen=64)
+        self.collected: list[BaseException] | None = None
+        self.watch: tuple[dict[object, tuple[Given, list[np.ndarray]]], bool] | None = None
 
 
 @contextlib.contextmanager
@@ -458,22 +461,24 @@ def watching(alone: bool = False) -> Iterator[dict[object, tuple[Given, list[np.
         For each op that says what it gives, in the order in which they run: that, and copies of the arrays that it got
         when it ran first.
     """
-    global _watch
-    before, _watch = _watch, ({}, alone)
+    ops = run_state.part(_Ops)
+    seen: dict[object, tuple[Given, list[np.ndarray]]] = {}
+    before, ops.watch = ops.watch, (seen, alone)
     try:
-        yield _watch[0]
+        yield seen
     finally:
-        _watch = before
+        ops.watch = before
 
 
 def watched() -> bool:
     """Whether the step that runs now is watched."""
-    return _watch is not None
+    return run_state.part(_Ops).watch is not None
 
 
 def is_trial() -> bool:
     """Whether the step that runs now is run by one rank for itself, and put back."""
-    return _watch is not None and _watch[1]
+    watch = run_state.part(_Ops).watch
+    return watch is not None and watch[1]
 
 
 #: Part of the names of these ops, by which they are told from those of a script.
@@ -500,20 +505,21 @@ def call(
         raise MatexError("--reproducible: a step looks at the rows of the whole batch, which it cannot yet.")
 
     def guarded(*arrays: np.ndarray) -> list[np.ndarray]:
-        if _watch is not None:
-            seen, alone = _watch
+        ops = run_state.part(_Ops)
+        if ops.watch is not None:
+            seen, alone = ops.watch
             if given is not None and guarded not in seen:
                 seen[guarded] = given, [np.array(array) for array in given.read(arrays)]
             if alone:
                 return otherwise(arrays)
-        if _collected:
+        if ops.collected:
             return otherwise(arrays)
         try:
             with trace.span("op"):
                 return function(*arrays)
         except Exception as error:
-            if _collected is not None:
-                _collected.append(error)
+            if ops.collected is not None:
+                ops.collected.append(error)
                 return otherwise(arrays)
             errors.remember(error)
             raise

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import tensorflow as tf
 
 from matex_tf.errors import MatexError
+from matex_tf.state import run_state
 
 _Result = TypeVar("_Result")
 
@@ -26,10 +27,9 @@ Together = Callable[[list[Any]], Any]
 
 
 class _Current(threading.local):
+    """Of a run: the part of a step that runs in this thread."""
+
     part: _Part | None = None
-
-
-_current = _Current()
 
 
 class _Stopped(BaseException):
@@ -135,7 +135,7 @@ class _Part(threading.Thread, Generic[_Result]):
         said: BaseException | None = None
         try:
             self._wait()
-            _current.part = self
+            run_state.part(_Current).part = self
             with contextlib.ExitStack() as stack:
                 if self._graph is not None:
                     stack.enter_context(self._graph.as_default())
@@ -179,7 +179,7 @@ class _Part(threading.Thread, Generic[_Result]):
 
 def current() -> _Part[Any] | None:
     """The part that this thread works on; None where it works on none."""
-    return _current.part
+    return run_state.part(_Current).part
 
 
 def meet(what: Hashable, given: Any, together: Together) -> Any:
@@ -190,6 +190,6 @@ def meet(what: Hashable, given: Any, together: Together) -> Any:
         given: of this part.
         together: from what all parts have given, in their order, to what each gets; called in the thread of the step.
     """
-    part = _current.part
+    part = run_state.part(_Current).part
     assert part is not None
     return part.meet(_Meeting(what, given, together))

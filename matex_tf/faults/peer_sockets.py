@@ -10,10 +10,10 @@ import os
 import selectors
 import socket
 import time
-import weakref
 from collections.abc import Sequence
 
 from matex_tf.core.world import World
+from matex_tf.state import notes
 
 #: Seconds in which all lines are there; a host that none leads to cannot be asked later.
 SETUP_SECONDS = 5.0
@@ -38,7 +38,7 @@ class PeerSocket:
         self.socket = connection
         self.open = True
         self.ended = False
-        _all.add(self)
+        notes.put(self, _Open())
 
     def look(self) -> None:
         """See what has come of it."""
@@ -52,12 +52,13 @@ class PeerSocket:
         self.open, self.ended = False, not said
 
 
-_all: weakref.WeakSet[PeerSocket] = weakref.WeakSet()
+class _Open:
+    """Of a line: that a child of this process must not hold it."""
 
 
 def _close_in_child() -> None:
     """A child of a rank that is gone must not hold its lines."""
-    for line in _all:
+    for line in notes.having(_Open):
         line.socket.close()
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import wrapt
 
 from matex_tf.core import starting
+from matex_tf.state import run_state
 
 #: Those among them that are the user's, where no launcher of ours says which are: parameters, where an MPI is
 #: installed, and what builds programs.
@@ -47,18 +48,29 @@ _OURS = (
     "MATEX_PARENT",
 )
 
-_taken: dict[str, str] = {}
-_of_the_user: list[Sequence[str]] = []  # what our launcher says of it
-#: Held by a thread that starts a program, and by one that forks; a program may be started by what runs before a fork.
-_starting = threading.RLock()
+
+class _Children:
+    """Of a run.
+
+    Attributes:
+        taken: what children do not get of the environment.
+        of_the_user: the names of what the user has set, if our launcher says so.
+        starting: held by a thread that starts a program, and by one that forks; a program may be started by what runs
+            before a fork.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[str, str] = {}
+        self.of_the_user: Sequence[str] | None = None
+        self.starting = threading.RLock()
 
 
 def of_a_rank(name: str) -> bool:
     """Whether a variable of this name makes a process a rank, or is a parameter that a launcher has set."""
     if name in _OURS:
         return True
-    if _of_the_user:
-        return name.startswith(starting.BEGINNINGS) and name not in _of_the_user[0]
+    if (of_the_user := run_state.part(_Children).of_the_user) is not None:
+        return name.startswith(starting.BEGINNINGS) and name not in of_the_user
     if name.startswith(_PARAMETERS):
         return True
     if not name.startswith(starting.BEGINNINGS) or name in _COMPILERS:
@@ -68,17 +80,18 @@ def of_a_rank(name: str) -> bool:
 
 def part() -> None:
     """From now on children of this process are none of the job. To be called once MPI has started."""
+    children = run_state.part(_Children)
     if starting.OF_THE_USER in os.environ:
-        _of_the_user[:] = [os.environ.pop(starting.OF_THE_USER).split()]
-    if not _taken:
+        children.of_the_user = os.environ.pop(starting.OF_THE_USER).split()
+    if not children.taken:
         wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", _popen)
-        done = _starting.release
-        os.register_at_fork(before=_starting.acquire, after_in_parent=done, after_in_child=done)
+        done = children.starting.release
+        os.register_at_fork(before=children.starting.acquire, after_in_parent=done, after_in_child=done)
         for name, place in (("execve", 2), ("posix_spawn", 2), ("posix_spawnp", 2)):
             if hasattr(os, name):
                 wrapt.wrap_function_wrapper(os, name, _with_env_at(place))
     for name in [name for name in os.environ if of_a_rank(name)]:
-        _taken[name] = os.environ[name]
+        children.taken[name] = os.environ[name]
         os.unsetenv(name)  # and not del os.environ[name]: the script still finds it there
 
 
@@ -86,14 +99,15 @@ def hide() -> None:
     """From now on the script and its libraries do not find what mpirun or srun has told this process, and take it for
     the only one. Ours stay: we read them until the end. To be called last of all before the script."""
     for name in [name for name in os.environ if (of_a_rank(name) and name not in _OURS) or name in _OF_SLURM]:
-        starting.hidden[name] = os.environ.pop(name)
+        run_state.part(starting.Hidden)[name] = os.environ.pop(name)
 
 
 def clean(environ: Any) -> Any:
     """An environment that a script gives to a child, without what this rank has of the launcher."""
     if not isinstance(environ, Mapping):
         return environ
-    return {name: value for name, value in environ.items() if _taken.get(_text(name)) != _text(value)}
+    taken = run_state.part(_Children).taken
+    return {name: value for name, value in environ.items() if taken.get(_text(name)) != _text(value)}
 
 
 def _text(word: Any) -> Any:
@@ -107,7 +121,7 @@ def _popen(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     elif kwargs.get("env") is not None:
         kwargs = {**kwargs, "env": clean(kwargs["env"])}
     # With `preexec_fn` Python itself forks, in the order in which others that run before a fork take their locks.
-    with contextlib.nullcontext() if kwargs.get("preexec_fn") else _starting:
+    with contextlib.nullcontext() if kwargs.get("preexec_fn") else run_state.part(_Children).starting:
         return wrapped(*args, **kwargs)
 
 

@@ -27,6 +27,7 @@ from matex_tf.errors import MatexError
 from matex_tf.faults import transactions
 from matex_tf.job import tracebacks
 from matex_tf.launch import lifetime
+from matex_tf.state import run_state
 
 _FIRST_WAIT = 0.5  # seconds in which rank 0 may report the error that this rank has too
 _WAIT_PER_RANK = 0.2
@@ -187,7 +188,8 @@ def is_short_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
 
 
-_claims: list[socket.socket] = []  # held to the end of this process, which gives them back
+class _Claims(list[socket.socket]):
+    """Of a run: held to the end of this process, which gives them back."""
 
 
 def claim(error: BaseException) -> bool:
@@ -203,7 +205,7 @@ def claim(error: BaseException) -> bool:
     except OSError as taken:
         held.close()
         return taken.errno != errno.EADDRINUSE
-    _claims.append(held)
+    run_state.part(_Claims).append(held)
     return True
 
 

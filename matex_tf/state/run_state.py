@@ -1,22 +1,20 @@
-"""What this process knows of the one script that it runs, beside its world, its settings and its strategy.
+"""What this process knows of the one script that it runs, beside its world and its settings.
 
 Keras, TensorFlow and Python call what is patched, and hand nothing of ours along. So what a patch has to know of the
 script as a whole is found here. A room says itself what that is: a class of its own, of which a run has one. What a
-caller can hand on is not kept here; what belongs to a model, a step or a graph is kept with that (`model_state`,
-`batch_share`).
+caller can hand on is not kept here; what belongs to a model, a step or a graph is kept with that (`notes`,
+`model_state`, `batch_share`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 _Part = TypeVar("_Part")
 
 
-@dataclasses.dataclass(frozen=True)
-class Devices:
+class Devices(NamedTuple):
     """The GPUs of the node.
 
     Attributes:
@@ -32,6 +30,7 @@ class RunState:
     """What is known of a run.
 
     Attributes:
+        asked: what the script has asked `matex_tf` for that tells it which rank it is.
         prepared: the seed with which what is patched was imported, if that was in a process from which this one was
             forked (`patches.prepare`); else None.
         patched: whether the patches are in place: this process is a rank of a run.
@@ -41,6 +40,7 @@ class RunState:
     """
 
     def __init__(self) -> None:
+        self.asked: set[str] = set()
         self.prepared: int | None = None
         self.patched = self.aside = False
         self.trained = 0
@@ -63,3 +63,8 @@ _run = RunState()  # one, and never another: a process runs one script, and name
 def current() -> RunState:
     """The run of this process."""
     return _run
+
+
+def part(kind: type[_Part]) -> _Part:
+    """See `RunState.part`, of the run of this process."""
+    return _run.part(kind)

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from matex_tf import settings
 from matex_tf.settings.strategy_registry import BASELINE, STRATEGIES, Registry
+from matex_tf.state import run_state
 from matex_tf.strategies.base import Strategy
 
 __all__ = ["BASELINE", "STRATEGIES", "Registry", "Strategy", "create", "current", "use"]
 
 
-_current: Strategy | None = None  # one for the process, made from its settings where a hook of Keras first asks for it
+class _Chosen:
+    """Of a run: its strategy, made from the settings where a hook of Keras first asks for it."""
+
+    strategy: Strategy | None = None
 
 
 def create(chosen: settings.Settings | None = None) -> Strategy:
@@ -26,14 +30,14 @@ def create(chosen: settings.Settings | None = None) -> Strategy:
 
 def current() -> Strategy:
     """The strategy of this process; another one where the settings are others now."""
-    global _current
-    if _current is None or _current.settings != settings.current():
-        _current = create()
-    return _current
+    chosen = run_state.part(_Chosen)
+    if chosen.strategy is None or chosen.strategy.settings != settings.current():
+        chosen.strategy = create()
+    return chosen.strategy
 
 
 def use(strategy: Strategy | None) -> Strategy | None:
     """Make this the strategy for as long as the settings stay; returns the one before."""
-    global _current
-    before, _current = _current, strategy
+    chosen = run_state.part(_Chosen)
+    before, chosen.strategy = chosen.strategy, strategy
     return before

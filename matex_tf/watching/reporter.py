@@ -25,6 +25,7 @@ from matex_tf.core import ports
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.settings import Settings
+from matex_tf.state import run_state
 from matex_tf.watching import registry
 from matex_tf.watching.job_state import JobState
 from matex_tf.watching.meter import Meter
@@ -81,7 +82,7 @@ class Reporter:
         addresses = ["127.0.0.1"] if local else ports.addresses() or ["127.0.0.1"]
         self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(world.size + 8, 1024))
         self._listener.setblocking(False)
-        _held.add(self._listener)
+        run_state.part(_Held).add(self._listener)
         name = os.environ.get("SLURM_JOB_ID") or str(os.getpid())
         mine = Place(name, world.host, tuple(addresses), self._listener.getsockname()[1], secrets.token_hex(16))
         self._places: list[Place] = world.allgather(mine, "tell where ranks report")
@@ -239,11 +240,12 @@ class Reporter:
             writer.close()
 
 
-_held: set[socket.socket] = set()  # of the process: a child that is forked must not hold them
+class _Held(set[socket.socket]):
+    """Of a run: a child that is forked must not hold them."""
 
 
 def _close_in_child() -> None:
-    for one in _held:
+    for one in run_state.part(_Held):
         one.close()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.common import under_way
+from matex_tf.state import run_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,8 @@ class StepShare:
         return False
 
 
-_outside: list[Callable[[], StepShare | None]] = []  # this module knows nothing of the script's own loops
+class _Outside(list[Callable[[], StepShare | None]]):
+    """Of a run: who is asked outside of steps. This module knows nothing of the script's own loops."""
 
 
 @contextlib.contextmanager
@@ -101,7 +103,7 @@ def drawing(part: StepShare) -> contextlib.AbstractContextManager[None]:
 
 def look_also(look: Callable[[], StepShare | None]) -> None:
     """Outside of steps of Keras, ask `look` for the part of a batch that a loop of the script's own works on."""
-    _outside.append(look)
+    run_state.part(_Outside).append(look)
 
 
 def current() -> StepShare | None:
@@ -109,7 +111,7 @@ def current() -> StepShare | None:
     now = under_way.now()
     if now.in_step:
         return now.share
-    return next((part for look in _outside if (part := look()) is not None), None)
+    return next((part for look in run_state.part(_Outside) if (part := look()) is not None), None)
 
 
 def of_draws() -> StepShare | None:

@@ -7,6 +7,7 @@ import sys
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.state import run_state
 
 #: Why data differ between ranks that should have the same.
 LIKELY = (
@@ -14,7 +15,9 @@ LIKELY = (
     "order of os.listdir or glob, which is another on each host: sort them"
 )
 
-_said: set[str] = set()
+
+class Said(set[str]):
+    """Of a run: the lines that were said, on any rank."""
 
 
 def log(text: str, more: str = "") -> None:
@@ -23,8 +26,9 @@ def log(text: str, more: str = "") -> None:
     Args:
         more: the end of the line. Lines that differ only in their end count as one.
     """
-    if text not in _said:
-        _said.add(text)
+    said = run_state.part(Said)
+    if text not in said:
+        said.add(text)
         if world.of_job().rank == 0 and settings.current().notes:
             _print(f"matex_tf: {text}{more}")
 

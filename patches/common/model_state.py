@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
+
+from matex_tf.state import notes
 
 if TYPE_CHECKING:
     from matex_tf.patches.common.row_slicing import RowRange
@@ -104,11 +105,6 @@ class ModelState:
         return cast(Note, self._notes[kind])
 
 
-_states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()
-
-
 def of(model: Any) -> ModelState:
     """The notes on this model."""
-    if model not in _states:
-        _states[model] = ModelState()
-    return _states[model]
+    return notes.of(model, ModelState)

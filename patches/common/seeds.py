@@ -29,20 +29,31 @@ from matex_tf.errors import NameMoved
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.state import run_state
 
-# Of the process, as the generators of Python, NumPy and TensorFlow are that they seed.
-_seed: int | None = None
-_tensorflows: Any = None  # what TensorFlow draws from since the job's seed was given to it
-_next_seed: Callable[[], np.random.SeedSequence]
-_states: list[weakref.ref[Any]] = []
-#: How often this process has forked, and those before it that it was forked from: ranks fork as often.
-_forks: list[int] = [0]
 _STRIDE = 1_000_003  # a prime; the seeds of ranks stay apart for layers whose seeds are near one another
+
+
+class _Seeds:
+    """Of a run, as the generators of Python, NumPy and TensorFlow are that these seed.
+
+    Attributes:
+        seed: of the job; None: the script's own.
+        of_tensorflow: what TensorFlow draws from since the job's seed was given to it.
+        next: what gives a generator without a seed one.
+        states: of generators that belong to no model, in the order they were made in.
+        forks: how often this process has forked, and those before it that it was forked from: ranks fork as often.
+    """
+
+    def __init__(self) -> None:
+        self.seed: int | None = None
+        self.of_tensorflow: Any = None
+        self.next: Callable[[], np.random.SeedSequence]
+        self.states: list[weakref.ref[Any]] = []
+        self.forks = [0]
 
 
 def use(seed: int | None) -> None:
     """Remember the seed of the job, and give it to generators that the script makes without one."""
-    global _seed
-    _seed = seed
+    run_state.part(_Seeds).seed = seed
     if seed is not None:
         _seed_generators(seed)
 
@@ -57,23 +68,23 @@ def install(tensorflow: ModuleType) -> None:
 
 def seed_tensorflow(tensorflow: ModuleType) -> None:
     """Give TensorFlow the seed of the job; with virtual ranks let its ops give the same bits each time."""
-    global _tensorflows
-    if _seed is not None:
-        tensorflow.random.set_seed(_seed)
-        _tensorflows = importlib.import_module("tensorflow.python.eager.context").context()._rng
+    seeds = run_state.part(_Seeds)
+    if seeds.seed is not None:
+        tensorflow.random.set_seed(seeds.seed)
+        seeds.of_tensorflow = importlib.import_module("tensorflow.python.eager.context").context()._rng
         if settings.current().reproducible:
             tensorflow.config.experimental.enable_op_determinism()
 
 
 def own_seeds() -> None:
     """Give each rank random numbers of its own from now on, for scripts in which ranks shuffle their own data."""
-    global _seed
-    if _seed is None:
+    seeds = run_state.part(_Seeds)
+    if seeds.seed is None:
         return
-    _seed += world.current().rank * _STRIDE
-    random.seed(_seed)
-    np.random.seed(_seed % 2**32)
-    _seed_generators(_seed)
+    seeds.seed += world.current().rank * _STRIDE
+    random.seed(seeds.seed)
+    np.random.seed(seeds.seed % 2**32)
+    _seed_generators(seeds.seed)
     if "tensorflow" in sys.modules:
         seed_tensorflow(sys.modules["tensorflow"])
 
@@ -82,7 +93,8 @@ def of_script() -> bool:
     """Whether the seed of TensorFlow is the script's own: an op that draws by it begins again with each iterator."""
     from tensorflow.python.eager import context
 
-    return _seed is None or context.context()._rng is not _tensorflows  # which `set_seed` makes
+    seeds = run_state.part(_Seeds)
+    return seeds.seed is None or context.context()._rng is not seeds.of_tensorflow  # which `set_seed` makes
 
 
 def of_orders() -> tuple[int, bool]:
@@ -99,20 +111,20 @@ def number() -> int:
 
 def _unseeded(seed: int) -> Callable[[], np.random.SeedSequence]:
     """What gives generators that are made without a seed one after the other, in the same order on every rank."""
-    count, above = itertools.count(), tuple(_forks[:-1])
+    count, above = itertools.count(), tuple(run_state.part(_Seeds).forks[:-1])
     return lambda: np.random.SeedSequence(seed, spawn_key=(*above, next(count)))
 
 
 def _count_fork() -> None:
-    _forks[-1] += 1
+    run_state.part(_Seeds).forks[-1] += 1
 
 
 def _seed_child() -> None:
     """In a process that was forked: draw what the same child of every rank draws, and no other child."""
-    global _next_seed
-    if _seed is not None and world.forked():
-        _forks.append(0)
-        _next_seed = _unseeded(_seed)
+    seeds = run_state.part(_Seeds)
+    if seeds.seed is not None and world.forked():
+        seeds.forks.append(0)
+        seeds.next = _unseeded(seeds.seed)
         random.seed()  # Python has done it from the system
 
 
@@ -124,8 +136,7 @@ def _seed_generators(seed: int) -> None:
 
     Those of the main thread: others come in an order of their own. `tempfile` keeps names that nobody can know.
     """
-    global _next_seed
-    _next_seed = _unseeded(seed)
+    run_state.part(_Seeds).next = _unseeded(seed)
     if hasattr(random.Random.seed, "__wrapped__"):
         return
     source = importlib.import_module("numpy.random.bit_generator")
@@ -153,7 +164,7 @@ def _seed_generators(seed: int) -> None:
 
 def _number(bits: int) -> int:
     """The next number for a generator without a seed."""
-    words = _next_seed().generate_state(-(-bits // 32))
+    words = run_state.part(_Seeds).next().generate_state(-(-bits // 32))
     return int.from_bytes(words.tobytes(), "little") & ((1 << bits) - 1)
 
 
@@ -167,7 +178,7 @@ def _asked_by(module: str) -> bool:
 
 def _alike(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """A generator of TensorFlow that is not deterministic: one for all ranks."""
-    if _seed is None:
+    if run_state.part(_Seeds).seed is None:
         return wrapped(*args, **kwargs)
     import tensorflow as tf
 
@@ -213,7 +224,7 @@ def keras_2_generator() -> random.Random | None:
 
 def note_state(state: Any) -> None:
     """Remember a `tf.random.Generator`, or a variable that is the state of one, to put that back and to keep it."""
-    _states.append(weakref.ref(state))
+    run_state.part(_Seeds).states.append(weakref.ref(state))
 
 
 def states() -> list[Any]:
@@ -224,5 +235,5 @@ def states() -> list[Any]:
 
 def generator_states() -> list[Any]:
     """The variables of the script's `tf.random.Generator`s and of ops that draw, in the order they were made in."""
-    held = [one for one in (reference() for reference in _states) if one is not None]
+    held = [one for one in (reference() for reference in run_state.part(_Seeds).states) if one is not None]
     return [getattr(one, "state", one) for one in held]

@@ -158,7 +158,7 @@ def summary(account: Account, size: int) -> str:
 
 def speaks_of_ranks() -> bool:
     """Whether the script asks which rank it is, and so may divide its work by itself."""
-    return bool(matex_tf.asked) or any(_SPEAKS_OF_RANKS.search(_text(path)) for path in _own_files())
+    return bool(run_state.current().asked) or any(_SPEAKS_OF_RANKS.search(_text(path)) for path in _own_files())
 
 
 def of_the_script(path: str) -> bool:

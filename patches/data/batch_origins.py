@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import abc
-import itertools
-import weakref
 from typing import Any
 
 import numpy as np
 
-_numbers = itertools.count(1)
-_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+from matex_tf.state import notes, run_state
+
+
+class _Numbers:
+    """Of a run: how many numbers were given."""
+
+    given = 0
+
+
+class _Number(int):
+    """Of what batches come from."""
 
 
 def remember(origin: Any) -> int:
     """A number for what batches come from, for as long as someone holds it: 1 or more."""
-    number = next(_numbers)
-    _known[number] = origin
-    return number
+    return notes.of(origin, _Number, _next)
+
+
+def _next() -> _Number:
+    numbers = run_state.part(_Numbers)
+    numbers.given += 1
+    return _Number(numbers.given)
 
 
 def find(number: int) -> Any:
     """What has this number; None where nothing has it any more, and for 0."""
-    return _known.get(number)
+    return next((one for one in notes.having(_Number) if notes.found(one, _Number) == number), None)
 
 
 class PassedRows(abc.ABC):

@@ -106,20 +106,22 @@ def _script() -> Script:
     return run_state.current().part(Script)
 
 
-_said_forked = mmap.mmap(-1, 1)  # which processes that are forked share
+class _Process:
+    """Of a run; Python calls it as it begins to collect garbage, and when that is done.
 
+    Attributes:
+        collecting: whether it does that now.
+        said_forked: a byte that processes share which are forked: whether `_say_forked` has spoken.
+    """
 
-class _Collections:
-    """Whether garbage is being collected; Python calls it at the beginning and at the end."""
-
-    under_way = False
+    def __init__(self) -> None:
+        self.collecting, self.said_forked = False, mmap.mmap(-1, 1)
 
     def __call__(self, phase: str, info: object) -> None:
-        self.under_way = phase == "start"
+        self.collecting = phase == "start"
 
 
-_garbage = _Collections()  # Python has one list of such callbacks for the process
-gc.callbacks.append(_garbage)
+gc.callbacks.append(run_state.part(_Process))
 atexit.register(use, "")  # after what the script has registered; files that are left open are closed later still
 
 
@@ -127,7 +129,7 @@ def shared() -> bool:
     """Whether the ranks may meet here: not in another thread, in a collection of garbage, or where one writes alone."""
     return bool(
         _script().folders
-        and not _garbage.under_way
+        and not run_state.part(_Process).collecting
         and not active_flag.each_writes()
         and threading.get_ident() == threading.main_thread().ident
         and not wrapping.is_aside()
@@ -158,8 +160,9 @@ def caller(through: Container[str] = _THROUGH) -> str:
 
 def _say_forked(where: str) -> None:
     """Say once, of all processes that the script forks, that they are not in one another's place."""
-    if world.rank() == 0 and settings.current().notes and _script().folders and not asks() and not _said_forked[0]:
-        _said_forked[0] = 1
+    said = run_state.part(_Process).said_forked
+    if world.rank() == 0 and settings.current().notes and _script().folders and not asks() and not said[0]:
+        said[0] = 1
         world.current().log(
             f"{where} changes files or starts programs in a forked process, and so does that of every rank. Do it in "
             "the main process to have it done once (docs/files.md)"

@@ -31,6 +31,7 @@ from matex_tf.core.world import CALL
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import active_flag, carried_error
 from matex_tf.patches.files import systems
+from matex_tf.state import run_state
 
 _LONGEST = 200  # characters of an argument that are shown and compared; of more, a checksum
 
@@ -69,7 +70,8 @@ class _Outcome:
     error: bytes = b""
 
 
-_said: set[str] = set()
+class _Said(set[str]):
+    """Of a run: the calls that this rank has done for itself, in words."""
 
 
 def do(
@@ -190,9 +192,10 @@ def _say(ranks: world.World, everyone: Sequence[tuple[str, tuple[str, ...], str]
     """The line, from the first rank that does such a call by itself, once for each place in the script."""
     callers = [rank for rank, (doing, _, _) in enumerate(everyone) if doing.startswith(CALL) and not waiting[rank]]
     mine = everyone[ranks.rank][0]
-    if mine in _said or ranks.rank != callers[0] or not settings.current().notes:
+    said = run_state.part(_Said)
+    if mine in said or ranks.rank != callers[0] or not settings.current().notes:
         return
-    _said.add(mine)
+    said.add(mine)
     if len({doing for doing, _, _ in everyone}) > 1:
         doing: dict[str, list[int]] = {}
         for rank, (what, details, _) in enumerate(everyone):

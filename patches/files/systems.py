@@ -12,9 +12,11 @@ import os
 import uuid
 
 from matex_tf.core.world import World
+from matex_tf.state import notes
 
-#: For each generation of ranks and each mount point, the rank that acts for each rank.
-_known: dict[tuple[int, int, str], list[int]] = {}
+
+class _Known(dict[tuple[int, str], list[int]]):
+    """Of a world: for each generation of its ranks and each mount point, the rank that acts for each rank."""
 
 
 def doers(ranks: World, folder: str) -> list[int]:
@@ -25,12 +27,12 @@ def doers(ranks: World, folder: str) -> list[int]:
     if len(ranks.nodes) == 1 or "://" in folder:
         return [0] * ranks.size
     place = _existing(folder)
-    key = (id(ranks), ranks.generation, _mount(place))
-    mine = _known.get(key)
-    everyone = ranks.allgather((key[2], mine), "find the file systems that ranks share")
-    if all(known is not None and known == everyone[0][1] for _, known in everyone):
+    known, key = notes.of(ranks, _Known), (ranks.generation, _mount(place))
+    mine = known.get(key)
+    everyone = ranks.allgather((key[1], mine), "find the file systems that ranks share")
+    if all(other is not None and other == everyone[0][1] for _, other in everyone):
         return everyone[0][1]
-    _known[key] = found = _probe(ranks, place)
+    known[key] = found = _probe(ranks, place)
     return found
 
 

@@ -18,11 +18,12 @@ from matex_tf.patches.common import batch_share, wrapping
 from matex_tf.patches.common.active_flag import alone, each_writes, layers
 from matex_tf.patches.loops import position, replica_sync
 from matex_tf.patches.saving import agreed_paths, model_files
+from matex_tf.state import run_state
 
 
 def install(module: ModuleType) -> None:
     """Patch tensorflow."""
-    model_files.before_writing.append(before_writing)
+    run_state.part(model_files.BeforeWriting).append(before_writing)
     wrapping.wrap(module, "train.Checkpoint._write", _checkpoint)
     wrapping.wrap(module, "compat.v1.train.Checkpoint._write", _checkpoint)
     wrapping.wrap(module, "train.CheckpointManager._record_state", on_rank_0)

@@ -24,13 +24,16 @@ from matex_tf.patches.common import batch_share, sharing_report, under_way, wrap
 from matex_tf.patches.keras import optimizer, sum_loss
 from matex_tf.patches.loops import batched, position, replica_sync, step_loss
 from matex_tf.patches.loops.compiled import one_rank_trace
+from matex_tf.state import run_state
 
-_in_sessions: list[Callable[[Sequence[Any], Sequence[str]], list[Any]]] = []  # one, once sessions are patched
+
+class _InSessions(list[Callable[[Sequence[Any], Sequence[str]], list[Any]]]):
+    """Of a run: what averages in the graph of a session; one, once sessions are patched."""
 
 
 def average_sessions_by(average: Callable[[Sequence[Any], Sequence[str]], list[Any]]) -> None:
     """Let `average` be what averages tensors, of these labels, in the graph of a session."""
-    _in_sessions[:] = [average]
+    run_state.part(_InSessions)[:] = [average]
 
 
 def install(module: ModuleType) -> None:
@@ -67,7 +70,9 @@ def average(gradients: Any, variables: Any = None) -> Any:
         labels = optimizer.paths(tf.nest.flatten(variables))
     if in_session:
         given = [place for place, one in enumerate(flat) if one is not None]
-        averaged = _in_sessions[0]([_dense(flat[place]) for place in given], [labels[place] for place in given])
+        averaged = run_state.part(_InSessions)[0](
+            [_dense(flat[place]) for place in given], [labels[place] for place in given]
+        )
         for place, value in zip(given, averaged, strict=True):
             flat[place] = value
         return tf.nest.pack_sequence_as(gradients, flat)

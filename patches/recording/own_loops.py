@@ -16,6 +16,7 @@ from matex_tf.exchange import tf_op
 from matex_tf.patches.checking import precision
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.recording import recorder
+from matex_tf.state import run_state
 
 
 def install(module: ModuleType) -> None:
@@ -36,8 +37,8 @@ def unique(names: Iterable[str]) -> list[str]:
 
 def nudge(variables: Iterable[Any], step: Any) -> None:
     """Nudge weights after a step of a loop of the script's own, also in a graph. Args: step: other each time."""
-    for place, variable in enumerate(variables if recorder._recorder.nudge else ()):
-        seed = tf.stack([tf.constant(recorder._recorder.nudge + 1000 * place), tf.cast(step, tf.int32)])
+    for place, variable in enumerate(variables if run_state.part(recorder.Recorder).nudge else ()):
+        seed = tf.stack([tf.constant(run_state.part(recorder.Recorder).nudge + 1000 * place), tf.cast(step, tf.int32)])
         random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)
         value = tf.cast(tf.convert_to_tensor(variable), tf.float64) * (1 + precision.current().nudge * random)
         variable.assign(tf.cast(value, tf.as_dtype(variable.dtype)))

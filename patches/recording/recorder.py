@@ -21,6 +21,7 @@ from matex_tf.core import world
 from matex_tf.patches.checking import precision
 from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.state import run_state
 from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
@@ -30,11 +31,11 @@ in_keras = ActiveFlag()
 class Recorder:
     """Counts the steps of this process, and writes down what rank 0 has after each."""
 
-    def __init__(self, directory: str, steps: int, nudge: int):
-        """Args: as they stand in the environment, see `record`."""
-        self._writer = record.Writer(directory)
-        self._wanted = steps
-        self.nudge = nudge
+    def __init__(self) -> None:
+        """As the environment says, see `record`."""
+        self._writer = record.Writer(os.environ.get(record.DIRECTORY, ""))
+        self._wanted = int(os.environ.get(record.STEPS, "0"))
+        self.nudge = int(os.environ.get(record.NUDGE, "0"))
         self.steps = 0
 
     def add(self, kind: str, values: dict[str, np.ndarray]) -> None:
@@ -63,11 +64,8 @@ class Recorder:
             raise SystemExit(0)
 
 
-_recorder = Recorder(
-    os.environ.get(record.DIRECTORY, ""),
-    int(os.environ.get(record.STEPS, "0")),
-    int(os.environ.get(record.NUDGE, "0")),
-)
+def _of_run() -> Recorder:
+    return run_state.part(Recorder)
 
 
 def install(module: ModuleType) -> None:
@@ -80,7 +78,11 @@ def install(module: ModuleType) -> None:
 
 def watch_callbacks(module: ModuleType) -> None:
     """Record what the `CallbackList` of a module hears."""
-    _before(module, "CallbackList.on_train_batch_begin", lambda callbacks: _recorder.before_step(callbacks.model))
+    _before(
+        module,
+        "CallbackList.on_train_batch_begin",
+        lambda callbacks: _of_run().before_step(callbacks.model),
+    )
     for method, after in (
         ("on_train_batch_end", _after_batch),
         ("on_epoch_end", _after_epoch),
@@ -125,30 +127,30 @@ def _of_keras(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _train_on_batch(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    _recorder.before_step(model)
+    _of_run().before_step(model)
     with in_keras():
         result = wrapped(*args, **kwargs)
-    _recorder.steps += 1
+    _of_run().steps += 1
     several = result if isinstance(result, list) else [result]
-    _recorder.add(record.BATCH, _logs(result if isinstance(result, dict) else dict(enumerate(several))))
+    _of_run().add(record.BATCH, _logs(result if isinstance(result, dict) else dict(enumerate(several))))
     _add_model(model)
-    _recorder.end_if_enough()
+    _of_run().end_if_enough()
     return result
 
 
 def _after_batch(callbacks: Any, logs: Any) -> None:
-    _recorder.steps += 1
-    _recorder.add(record.BATCH, _logs(logs))
+    _of_run().steps += 1
+    _of_run().add(record.BATCH, _logs(logs))
     _add_model(callbacks.model)
-    _recorder.end_if_enough()
+    _of_run().end_if_enough()
 
 
 def _after_epoch(callbacks: Any, logs: Any) -> None:
-    _recorder.add(record.EPOCH, _logs(logs))
+    _of_run().add(record.EPOCH, _logs(logs))
 
 
 def _after_test(callbacks: Any, logs: Any) -> None:
-    _recorder.add(record.TEST, _logs(logs))
+    _of_run().add(record.TEST, _logs(logs))
 
 
 def _logs(logs: Any) -> dict[str, np.ndarray]:
@@ -169,7 +171,7 @@ def _add_model(model: Any) -> None:
     ]
     of_metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     known = of_metrics | {id(variable) for variable in slots}
-    _recorder.add_variables([variable for variable in keras_lines.variables(model) if id(variable) not in known], slots)
+    _of_run().add_variables([variable for variable in keras_lines.variables(model) if id(variable) not in known], slots)
 
 
 def _whole(model: Any) -> None:
@@ -196,6 +198,6 @@ def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
 
 def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -> None:
     """Record a step of a loop of the script's own. Args: weights: how many of the values are weights; slots follow."""
-    _recorder.steps += 1
+    _of_run().steps += 1
     for kind, here in ((record.WEIGHTS, slice(weights)), (record.SLOTS, slice(weights, None))):
-        _recorder.add(kind, dict(zip(names[here], values[here], strict=True)))
+        _of_run().add(kind, dict(zip(names[here], values[here], strict=True)))

@@ -14,10 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.patches.common import wrapping
+from matex_tf.state import run_state
 
 _CLOCKS_APART_SECONDS = 1.0  # a file server's clock, and the steps in which some count
 _begin = time.time()
-_known: set[str] = set()
+
+
+class _Known(set[str]):
+    """Of a run: the directories that this rank has made, or found to be made by another one."""
 
 
 def install(module: ModuleType) -> None:
@@ -30,10 +34,10 @@ def _mkdir(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     try:
         result = wrapped(*args, **kwargs)
     except FileExistsError:
-        if path in _known or not _made_by_another(path):
+        if path in run_state.part(_Known) or not _made_by_another(path):
             raise
         result = None
-    _known.add(path)
+    run_state.part(_Known).add(path)
     return result
 
 

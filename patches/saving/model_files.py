@@ -23,12 +23,16 @@ from matex_tf.patches.common import carried_error, keras_lines, log_once, model_
 from matex_tf.patches.common.active_flag import ActiveFlag, alone, each_writes, layers
 from matex_tf.patches.saving import agreed_paths
 from matex_tf.patches.shards import serving
+from matex_tf.state import run_state
 from matex_tf.storage import atomic_file
 
 _FILES = (".keras", ".h5", ".hdf5")
 _SEEN_WITHIN_SECONDS = 5.0  # how long a network file system may take to show a new file
-#: What all ranks do before a model is written.
-before_writing: list[Callable[[], None]] = []
+
+
+class BeforeWriting(list[Callable[[], None]]):
+    """Of a run: what all ranks do before a model is written."""
+
 
 #: While a file is written beside its place: Keras' methods call its functions.
 _writing = ActiveFlag()
@@ -103,7 +107,7 @@ def prepare(model: Any) -> None:
         return
     if hasattr(model, "metrics"):
         merge_statistics(model)
-    for make_ready in before_writing:
+    for make_ready in run_state.part(BeforeWriting):
         make_ready()
 
 

@@ -17,6 +17,7 @@ import re
 from typing import Any, BinaryIO, cast
 
 from matex_tf.errors import DataError, MissingPackage, shortened
+from matex_tf.state import run_state
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(://|::)")
 
@@ -27,7 +28,10 @@ WEB = ("http", "https")
 _AHEAD = 1 << 15
 
 #: How long the file at an address was when it was looked at last.
-_lengths: dict[str, int] = {}
+
+
+class _Lengths(dict[str, int]):
+    """Of a run: how long the files at addresses are, as far as they were looked at."""
 
 
 def is_address(path: str) -> bool:
@@ -69,7 +73,7 @@ def look(path: str) -> tuple[int, Any]:
     length = info.get("size")
     if length is None:
         raise DataError(f"{path} cannot be read: its server does not say how long it is. Download it first.")
-    _lengths[path] = int(length)
+    run_state.part(_Lengths)[path] = int(length)
     marks = ("ETag", "etag", "Last-Modified", "LastModified", "mtime", "generation", "md5Hash", "created")
     return int(length), str([info[mark] for mark in marks if info.get(mark)])
 
@@ -103,7 +107,8 @@ class _Ranges(io.RawIOBase):
 
     def __init__(self, path: str):
         self.name = path
-        self._length = _lengths[path] if path in _lengths else look(path)[0]
+        known = run_state.part(_Lengths).get(path)
+        self._length = look(path)[0] if known is None else known
         self._at = 0
 
     def readable(self) -> bool:
@@ -135,7 +140,7 @@ def _fetched(path: str, start: int, stop: int) -> bytes:
     try:
         system, name = _found(path)
         if scheme(path) in WEB:
-            _see_ranges(path, _lengths[path])
+            _see_ranges(path, run_state.part(_Lengths)[path])
         got: bytes = system.cat_file(name, start=start, end=stop)
     except DataError:
         raise

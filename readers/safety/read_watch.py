@@ -24,6 +24,7 @@ from pathlib import Path
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import shortened
+from matex_tf.state import run_state
 
 #: A thread that reads: since when (0: it does not), its number for the system, the length of the text, the text.
 SLOT = struct.Struct("dqq1000s")
@@ -96,37 +97,36 @@ class _Here(threading.local):
     texts: tuple[str, ...] = ()
 
 
-_here = _Here()
-# One process watches this one, whichever thread reads first, and a fork leaves it to the parent.
-_lock = threading.Lock()
-_watch: _Watch | None = None
-_failed = False  # to start it: said once, and not tried again
+class Reading:
+    """Of a run: one process watches this one, whichever thread reads first, and a fork leaves it to the parent."""
+
+    def __init__(self) -> None:
+        self.here, self.lock = _Here(), threading.Lock()
+        self.watch: _Watch | None = None
+        self.failed = False  # to start it: said once, and not tried again
+
+    def started(self) -> _Watch | None:
+        """What watches, from now on; None if it cannot be started."""
+        with self.lock:
+            if self.watch is None and not self.failed:
+                try:
+                    self.watch = _Watch()
+                    atexit.register(self.watch.close)
+                except OSError as error:
+                    self.failed = True
+                    world.current().log(f"reading files is not watched: no process can be started ({error.strerror})")
+            return self.watch
+
+    def forget(self) -> None:
+        """In a process that was forked."""
+        self.lock = threading.Lock()
+        self.here.slot, self.here.texts = None, ()
+        if self.watch is not None:
+            self.watch.leave()
+            self.watch = None
 
 
-def _started() -> _Watch | None:
-    global _watch, _failed
-    with _lock:
-        if _watch is None and not _failed:
-            try:
-                _watch = _Watch()
-                atexit.register(_watch.close)
-            except OSError as error:
-                _failed = True
-                world.current().log(f"reading files is not watched: no process can be started ({error.strerror})")
-        return _watch
-
-
-def _forget() -> None:
-    """In a process that was forked."""
-    global _watch, _lock
-    _lock = threading.Lock()
-    _here.slot, _here.texts = None, ()
-    if _watch is not None:
-        _watch.leave()
-        _watch = None
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=lambda: run_state.part(Reading).forget())
 
 
 @contextlib.contextmanager
@@ -137,32 +137,34 @@ def watched(path: str, doing: str) -> Iterator[None]:
         path: the file.
         doing: in words that fit after "is being", such as "read (rows 0 to 53)".
     """
-    watch = _started()
+    reading = run_state.part(Reading)
+    watch, here = reading.started(), reading.here
     if watch is None:
         yield
         return
-    if _here.slot is None:
-        with _lock:
-            _here.slot = watch.take()
-        if _here.slot is None:
+    if here.slot is None:
+        with reading.lock:
+            here.slot = watch.take()
+        if here.slot is None:
             yield
             return
-    before = _here.texts
-    _here.texts = (*before, f"{shortened(path, 300)} is being {doing}")
+    before = here.texts
+    here.texts = (*before, f"{shortened(path, 300)} is being {doing}")
     try:
-        watch.put(_here.slot, _here.texts[-1])
+        watch.put(here.slot, here.texts[-1])
         yield
     finally:
-        _here.texts = before
+        here.texts = before
         if before:
-            watch.put(_here.slot, before[-1])
+            watch.put(here.slot, before[-1])
         else:
-            with _lock:
-                watch.give(_here.slot)
-            _here.slot = None
+            with reading.lock:
+                watch.give(here.slot)
+            here.slot = None
 
 
 def goes_on() -> None:
     """Another unit of work begins in the block."""
-    if _watch is not None and _here.slot is not None:
-        _watch.put(_here.slot, _here.texts[-1])
+    reading = run_state.part(Reading)
+    if reading.watch is not None and reading.here.slot is not None:
+        reading.watch.put(reading.here.slot, reading.here.texts[-1])

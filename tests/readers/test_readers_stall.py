@@ -13,6 +13,7 @@ import pytest
 from jobs import LAUNCHER, Job
 
 from matex_tf.readers.safety import _read_watcher, read_watch
+from matex_tf.state import run_state
 
 READ = "import sys; from matex_tf import DataSet; print(DataSet.open(sys.argv[1]).data.shape)"
 
@@ -150,13 +151,14 @@ def test_what_is_said_and_when(watch):
 def test_a_process_that_was_forked(tmp_path):
     """It has a watch of its own, and does not end, or keep, that of the other one."""
     with read_watch.watched("a.h5", "read"):
-        before = read_watch._watch
+        before = run_state.part(read_watch.Reading).watch
         assert before is not None and before._process.poll() is None
         child = os.fork()
         if child == 0:
             try:
                 with read_watch.watched("b.h5", "read"):
-                    os._exit(0 if read_watch._watch is not before and read_watch._watch is not None else 1)
+                    mine = run_state.part(read_watch.Reading).watch
+                    os._exit(0 if mine is not before and mine is not None else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0

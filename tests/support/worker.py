@@ -174,9 +174,9 @@ def answer(message: dict[str, Any]) -> bytes:
 
 def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     """Run one case on one world."""
-    import matex_tf
     from matex_tf import errors
     from matex_tf.core import world
+    from matex_tf.state import run_state
 
     outcome = Outcome(mine.rank, mine.size)
     home = os.getcwd()
@@ -185,7 +185,7 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
     if seeds := sys.modules.get("matex_tf.patches.common.seeds"):
         seeds.use(0)
         seeds.seed_tensorflow(sys.modules["tensorflow"])
-    matex_tf.asked.clear()  # of an earlier case, perhaps of this rank alone
+    run_state.current().asked.clear()  # of an earlier case, perhaps of this rank alone
     errors.remember(None)
     leftovers.begin()
     if wrapping := sys.modules.get("matex_tf.patches.common.wrapping"):

@@ -14,6 +14,7 @@ from matex_tf.core import starting
 from matex_tf.core.sign import Sign
 from matex_tf.job import child_processes
 from matex_tf.launch import monitor
+from matex_tf.state import run_state
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -403,14 +404,14 @@ def test_what_is_taken_out(name, gone):
 
 def test_what_the_user_has_set(monkeypatch):
     """Where our launcher says what the user has set of MPI, all else is the launcher's."""
-    monkeypatch.setattr(child_processes, "_of_the_user", [["OMPI_MCA_btl"]])
+    monkeypatch.setattr(run_state.part(child_processes._Children), "of_the_user", ["OMPI_MCA_btl"])
     names = ("OMPI_MCA_btl", "OMPI_MCA_coll", "OPAL_PREFIX", "PMIX_PREFIX", "OPAL_USER_PARAMS_GIVEN", "PATH")
     assert [child_processes.of_a_rank(name) for name in names] == [False, True, True, True, True, False]
 
 
 def test_what_a_script_is_not_told(monkeypatch):
     """What mpirun has said is hidden; what we have said stays, which is read again when the script has ended."""
-    monkeypatch.setattr(starting, "hidden", {})
+    monkeypatch.setattr(run_state.current(), "_parts", {})
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("MATEX_RESTARTS", "2")
     child_processes.hide()

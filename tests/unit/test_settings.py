@@ -137,4 +137,4 @@ def test_settings_are_light():
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
-    assert rooms == {"matex_tf.errors", "matex_tf.features", "matex_tf.settings", "matex_tf.strategies"}
+    assert rooms == {f"matex_tf.{name}" for name in ("errors", "features", "settings", "state", "strategies")}

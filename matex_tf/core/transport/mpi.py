@@ -17,6 +17,7 @@ import numpy as np
 from matex_tf.core import starting
 from matex_tf.core.transport.communicator import MESSAGE_BYTES, Communicator, Operation, Request
 from matex_tf.errors import CommunicationError, MissingPackage
+from matex_tf.state import run_state
 
 # Over TCP Open MPI asks the receiver first where a message is longer than a limit, 64 KB by itself; question and answer
 # wait for what travels on the same connection, which took up to half of the time of an exchange. So no message is
@@ -241,7 +242,9 @@ class MpiCommunicator(Communicator):
     @_ours
     def start(self, words: Sequence[str], told: Any) -> MPI.Intracomm:
         how = MPI.Info.Create({"map_by": ":OVERSUBSCRIBE", "bind_to": "none"})
-        for name, value in starting.hidden.items():  # parameters of Open MPI, which it reads again, and hands on
+        for name, value in run_state.part(
+            starting.Hidden
+        ).items():  # parameters of Open MPI, which it reads again, and hands on
             os.putenv(name, value)
         bridge = MPI.COMM_SELF.Spawn(words[0], list(words[1:]), 1, how).Merge(high=False)
         bridge.bcast(told)

@@ -18,14 +18,19 @@ from matex_tf.core.transport.communicator import MESSAGE_BYTES, Communicator, Re
 from matex_tf.core.waiting import LONGEST_SLEEP, backoff
 from matex_tf.exchange.network.algorithms import Peers, Steps
 from matex_tf.exchange.network.lane import Lane
+from matex_tf.state import run_state
 
 _LOOK_SECONDS = 0.5
 #: Bytes of a message, and how many of a transfer, and transfers, are on their way at a time. What else the ranks say to
 #: one another goes by the same wire, and waits for what was given to it before.
 PIECE, _AHEAD, _AT_ONCE = MESSAGE_BYTES, 2, 2
 
-#: Messages that nobody waits for any more, since a rank has died: MPI may still read and write the memory they lie in.
-_left_behind: list[Any] = []
+
+class _LeftBehind(list[Any]):
+    """Of a run: messages that nobody waits for any more, since a rank has died.
+
+    MPI may still read and write the memory they lie in.
+    """
 
 
 class Transfer:
@@ -108,7 +113,7 @@ class Messenger:
                 under_way.append((transfer, transfer.travel(), []))
                 begin = time.perf_counter()
             if self._abandoned:
-                _left_behind.extend(under_way)
+                run_state.part(_LeftBehind).extend(under_way)
                 return
             still: list[tuple[Transfer, Steps, Sequence[Request]]] = []
             for transfer, steps, messages in under_way:
@@ -120,7 +125,9 @@ class Messenger:
                 except StopIteration:
                     pass
                 except Exception as error:
-                    _left_behind.append((messages, error))  # whose traceback has those that were begun before
+                    run_state.part(_LeftBehind).append(
+                        (messages, error)
+                    )  # whose traceback has those that were begun before
                     transfer.fail(error)
             under_way = still
             if under_way:

@@ -16,6 +16,7 @@ from typing import Any
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import run_state
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OTHERS = getattr(os, "O_DIRECTORY", 0) | (getattr(os, "O_TMPFILE", 0))
@@ -48,7 +49,7 @@ def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     handle = once.do(call, lambda: wrapped(*args, **kwargs), lambda made: None, elsewhere, alone)
     if shared:
         kinds.meet_after("copy", call)
-        held = opened.descriptors[handle] = opened.Descriptor(call)
+        held = run_state.part(opened.Descriptors)[handle] = opened.Descriptor(call)
         takeover.watch(held, os.fsdecode(path), call.folder)
     return handle
 
@@ -63,6 +64,6 @@ def _is_other(path: Any) -> bool:
 
 def _close(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    held = opened.descriptors.pop(args[0] if args else kwargs.get("fd"), None)
+    held = run_state.part(opened.Descriptors).pop(args[0] if args else kwargs.get("fd"), None)
     kinds.meet_after("close", held.call if held else None)
     return result

@@ -16,8 +16,11 @@ from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened, stores
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import run_state
 
-_calls: dict[int, Call] = {}  # by the number that HDF5 gives an open file: h5py makes new objects for one and the same
+
+class _Calls(dict[int, Call]):
+    """Of a run: by the number that HDF5 gives an open file, as h5py makes new objects for one and the same."""
 
 
 def install(module: ModuleType) -> None:
@@ -55,13 +58,13 @@ def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     once.do(call, act, elsewhere=elsewhere, alone=alone)
     if shared:
         kinds.meet_after("copy", call)
-        _calls[file.id.id] = call
+        run_state.part(_Calls)[file.id.id] = call
         takeover.watch(file, os.fsdecode(name), call.folder)
     return None
 
 
 def _close(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
-    call = _calls.pop(file.id.id, None) if file.id else None
+    call = run_state.part(_Calls).pop(file.id.id, None) if file.id else None
     result = wrapped(*args, **kwargs)
     kinds.meet_after("close", call)
     return result
@@ -69,5 +72,5 @@ def _close(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
 
 def _flush(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    kinds.meet_after("flush", _calls.get(file.id.id))
+    kinds.meet_after("flush", run_state.part(_Calls).get(file.id.id))
     return result

@@ -20,6 +20,7 @@ from matex_tf.patches.files import callers, once, places, takeover
 from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import run_state
 
 #: Bytes of a file up to which the other ranks hold a copy of it.
 LARGEST_COPY = 1 << 28
@@ -59,8 +60,8 @@ def _shared_open(
     opener: Any = None,
 ) -> Any:
     options = (buffering, encoding, errors, newline)
-    if isinstance(file, int) and closefd and file in descriptors:
-        held = descriptors.pop(file)
+    if isinstance(file, int) and closefd and file in run_state.part(Descriptors):
+        held = run_state.part(Descriptors).pop(file)
         if not isinstance(mode, str) or not set(mode) & set("wa+"):
             return alone()
         raw = kinds.RealFile(file, "".join(letter for letter in mode if letter in "wa+r"))
@@ -73,14 +74,14 @@ def _shared_open(
 
 
 class Descriptor:
-    """What `os.open` has opened on one rank; see `descriptors`."""
+    """What `os.open` has opened on one rank; see `Descriptors`."""
 
     def __init__(self, call: Call):
         self.call = call
 
 
-#: By number, those that are open; a file that is made of one takes it out of here.
-descriptors: dict[int, Descriptor] = {}
+class Descriptors(dict[int, Descriptor]):
+    """Of a run: those that are open, by number; a file that is made of one takes it out of here."""
 
 
 def call_of(name: str, where: str, file: Any, *details: Any) -> Call:

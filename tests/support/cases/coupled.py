@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf.patches.common import log_once
+from matex_tf.state import run_state
 from tests.support.cases.common import by_patches, momentum, numbers, ready, result_of, table, weights_for
 
 ROWS, BATCH = 51, 12  # four batches of 12 and one of 3: fewer rows than ranks on four
@@ -339,7 +340,7 @@ def own_model(kind):
         model = keras.Sequential([layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(1)])
     else:
         model = Own(kind)
-    log_once._said.clear()
+    run_state.part(log_once.Said).clear()
     model.compile(momentum(0.01), "mse")
     model.fit(x, x[:, :1], batch_size=6, epochs=1, verbose=0)
-    return {"told": [line for line in log_once._said if "looks across the rows" in line]}
+    return {"told": [line for line in run_state.part(log_once.Said) if "looks across the rows" in line]}

@@ -13,6 +13,7 @@ from keras import layers
 import matex_tf
 from matex_tf import settings
 from matex_tf.patches.common import log_once
+from matex_tf.state import run_state
 from tests.support.cases.common import momentum, table
 
 ROWS, BATCH = 53, 12  # batches of 12, and one of 5
@@ -146,7 +147,7 @@ MODELS = {
 def _said(lines, **options):
     """With these settings, and steps that are not partitioned; the lines of this package are added to `lines`."""
     out = io.StringIO()
-    log_once._said.clear()
+    run_state.part(log_once.Said).clear()
     before = settings.use(settings.current().changed(partitioner=False, **options))
     try:
         with contextlib.redirect_stderr(out):

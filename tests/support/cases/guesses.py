@@ -12,6 +12,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
+from matex_tf.state import run_state
 from tests.support.cases.common import table
 
 ROWS, BATCH = 24, 8
@@ -107,7 +108,7 @@ def rows_used(kind, how, rows="auto"):
     """
     before = settings.current()
     settings.use(dataclasses.replace(before, rows=rows))
-    log_once._said.clear()
+    run_state.part(log_once.Said).clear()
     try:
         return _rows_used(kind, how)
     finally:

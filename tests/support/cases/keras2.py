@@ -12,6 +12,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import log_once
+from matex_tf.state import run_state
 from tests.support.cases.common import numbers, table, weights_for
 from tests.support.cases.pipe import chosen
 
@@ -224,13 +225,13 @@ def virtual_batches():
 
 def told(kind):
     """What `fit` says of such a model if its steps are not partitioned."""
-    log_once._said.clear()
+    run_state.part(log_once.Said).clear()
     before = settings.use(settings.current().changed(partitioner=False))
     try:
         depends(kind)
     finally:
         settings.use(before)
-    return list(log_once._said)
+    return list(run_state.part(log_once.Said))
 
 
 def on_batches():
@@ -282,13 +283,13 @@ def source(kind):
 
 def sources(kind, **options):
     """A training on what is not an array, and what is said of who makes the batches."""
-    log_once._said.clear()
+    run_state.part(log_once.Said).clear()
     model = compiled(classifier(), steps_per_execution=options.pop("steps_per_execution", 1))
     if kind == "generator":
         options["steps_per_epoch"] = 5
     history = model.fit(source(kind), epochs=2, verbose=0, **options)
     predicted = None if kind == "generator" else model.predict(source("Sequence"), verbose=0)
-    said = [line for line in log_once._said if "each rank makes every batch" in line]
+    said = [line for line in run_state.part(log_once.Said) if "each rank makes every batch" in line]
     return result_of(model, history, predicted=predicted, said=said)
 
 

@@ -15,6 +15,7 @@ from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import log_once, model_state
 from matex_tf.patches.fit.step import partitioned_step
 from matex_tf.patches.partition.build import CannotPartition
+from matex_tf.state import run_state
 
 ROWS, BATCH = 70, 23  # the last batch has one row, fewer than ranks
 
@@ -222,7 +223,7 @@ def computed_whole(kind, shards=False):
     """
     before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
     original = partitioned_step.Partitioned
-    said = set(log_once._said)
+    said = set(run_state.part(log_once.Said))
     try:
         if kind in ("cannot", "fails"):
             partitioned_step.Partitioned = _refuse if kind == "cannot" else (lambda *_, **__: [][0])
@@ -245,10 +246,11 @@ def computed_whole(kind, shards=False):
         else:
             data = _batches(kind, x, y)
             history = model.fit(data, epochs=2, verbose=0, validation_data=data).history
-        lines = [line for line in log_once._said - said if "computed whole" in line]
+        lines = [line for line in run_state.part(log_once.Said) - said if "computed whole" in line]
         return {"history": history, "weights": [np.asarray(weight) for weight in model.weights]}, lines
     finally:
-        log_once._said -= {line for line in log_once._said if "computed whole" in line}
+        told = run_state.part(log_once.Said)
+        told.difference_update([line for line in told if "computed whole" in line])
         partitioned_step.Partitioned = original
         settings.use(before)
 

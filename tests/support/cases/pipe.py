@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import row_partition, world
+from matex_tf.state import run_state
 from tests.support.cases.common import classifier, compiled, crossentropy, momentum, numbers, result_of, table
 
 BATCH, EPOCHS = 25, 2
@@ -227,7 +228,7 @@ def own_loop():
 
     x, y = table(100)
     model, optimizer = classifier(), momentum()
-    log_once._said.clear()  # what an earlier case has heard
+    run_state.part(log_once.Said).clear()  # what an earlier case has heard
     with chosen(strategy="pipe"):
         for rows, labels in tf.data.Dataset.from_tensor_slices((x, y)).batch(20):
             with tf.GradientTape() as tape:

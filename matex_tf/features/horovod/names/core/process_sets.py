@@ -10,6 +10,7 @@ from matex_tf.features.horovod.names.core import basics
 from matex_tf.features.horovod.names.core.coordinator import Coordinator
 from matex_tf.features.horovod.names.core.exceptions import BadArgument
 from matex_tf.features.horovod.names.core.requests import Call
+from matex_tf.state import run_state
 
 
 class ProcessSet:
@@ -68,13 +69,13 @@ class ProcessSet:
             BadArgument: this rank is not in it.
         """
         everyone = basics.coordinator()  # says so where there was no init
-        if self.process_set_id is None or self.process_set_id not in _known:
+        if self.process_set_id is None or self.process_set_id not in _sets().known:
             raise ValueError(
                 f"{self} is not known: call hvd.add_process_set, or give it to hvd.init(process_sets=[…])."
             )
         if self.process_set_id == 0:
             return everyone
-        coordinator = _known[self.process_set_id][1]
+        coordinator = _sets().known[self.process_set_id][1]
         if coordinator is None:
             raise BadArgument(f"rank {basics.rank()} is not in {self}, and cannot take part in its collectives.")
         return coordinator
@@ -89,43 +90,58 @@ class ProcessSet:
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
-_known: dict[int, tuple[ProcessSet, Coordinator | None]] = {}
-_free: list[int] = []  # numbers of sets that were removed, the next to be given first
-#: Sets that a shutdown left behind, each beside the world that it is of: to be closed where that comes together again.
-_left: list[tuple[World, Coordinator]] = []
+
+class _Sets:
+    """Of a run.
+
+    Attributes:
+        known: those that were added, by number, each with its coordinator if this rank is in it.
+        free: numbers of sets that were removed, the next to be given first.
+        left: sets that a shutdown left behind, each beside the world that it is of: to be closed where that comes
+            together again.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[ProcessSet, Coordinator | None]] = {}
+        self.free: list[int] = []
+        self.left: list[tuple[World, Coordinator]] = []
+
+
+def _sets() -> _Sets:
+    return run_state.part(_Sets)
 
 
 def begin(everyone: Coordinator) -> None:
     """Know all ranks, and no other set."""
     end()
     global_process_set.ranks = list(range(everyone.ranks.size))
-    _known[0] = global_process_set, everyone
+    _sets().known[0] = global_process_set, everyone
 
 
 def end() -> None:
     """Forget all sets."""
-    for process_set, coordinator in _known.values():
+    for process_set, coordinator in _sets().known.values():
         if process_set is not global_process_set:
             process_set.process_set_id = None
-            everyone = _known[0][1]
+            everyone = _sets().known[0][1]
             if coordinator is not None and everyone is not None:
-                _left.append((everyone.ranks, coordinator))
-    _known.clear()
-    _free.clear()
+                _sets().left.append((everyone.ranks, coordinator))
+    _sets().known.clear()
+    _sets().free.clear()
 
 
 def close_left() -> None:
     """Give back the communicators of sets that a shutdown left behind. Every rank of the job must call it."""
     everyone = basics.coordinator().ranks
-    for ranks, coordinator in list(_left):
+    for ranks, coordinator in list(_sets().left):
         if ranks is everyone:
-            _left.remove((ranks, coordinator))
+            _sets().left.remove((ranks, coordinator))
             _close(coordinator)
 
 
 def forget_left() -> None:
     """Leave them as they are: ranks of theirs have died."""
-    _left.clear()
+    _sets().left.clear()
 
 
 def _close(coordinator: Coordinator) -> None:
@@ -153,14 +169,14 @@ def add_all(process_sets: Sequence[ProcessSet | Sequence[int]]) -> list[ProcessS
     everyone.perform(Call("add_process_sets", params=asked, check=lambda arrays, size: fault))
     for one in added:
         ranks = everyone.perform(Call("add_process_set", params=f"ranks {one.ranks}"), objects=[one.ranks])
-        one.process_set_id = _free.pop(0) if _free else len(_known)
-        _known[one.process_set_id] = one, Coordinator(ranks) if one.included() else None
+        one.process_set_id = _sets().free.pop(0) if _sets().free else len(_sets().known)
+        _sets().known[one.process_set_id] = one, Coordinator(ranks) if one.included() else None
     return added
 
 
 def _fault(sets: Sequence[ProcessSet], size: int) -> str:
     """What is wrong with sets to be added; empty where nothing is."""
-    there = [known.ranks for known, _ in _known.values()]
+    there = [known.ranks for known, _ in _sets().known.values()]
     for one in sets:
         ranks = one.ranks
         if not ranks or len(set(ranks)) < len(ranks) or min(ranks) < 0 or max(ranks) >= size:
@@ -174,12 +190,12 @@ def _fault(sets: Sequence[ProcessSet], size: int) -> str:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Forget a process set. Every rank of the job must call it. Whether there was one to forget."""
     number = process_set.process_set_id
-    if number is None or number == 0 or number not in _known:
+    if number is None or number == 0 or number not in _sets().known:
         return False
     basics.coordinator().perform(Call("barrier", f"remove {process_set.ranks}"))
-    _, coordinator = _known.pop(number)
+    _, coordinator = _sets().known.pop(number)
     process_set.process_set_id = None
-    _free.append(number)
+    _sets().free.append(number)
     if coordinator is not None:
         _close(coordinator)
     return True
@@ -188,9 +204,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of every set that is known, by its number."""
     basics.coordinator()
-    return {number: list(process_set.ranks) for number, (process_set, _) in _known.items()}
+    return {number: list(process_set.ranks) for number, (process_set, _) in _sets().known.items()}
 
 
 def by_id(number: int) -> Any:
     """The set of this number; None where there is none."""
-    return _known[number][0] if number in _known else None
+    return _sets().known[number][0] if number in _sets().known else None
