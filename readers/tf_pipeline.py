@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from matex_tf import errors
-from matex_tf.core.row_partition import OWN_ROWS, Interleaving, span
+from matex_tf.core.row_partition import Interleaving, OwnRows, span
 from matex_tf.errors import DataError
 from matex_tf.readers.tables.table import Arrays, join, take_rows
+from matex_tf.state import notes
 
 
 class Rows(Protocol):
@@ -128,7 +129,7 @@ def pipeline(shard: Rows, batch_size: int, shuffle: bool, seed: int | None, part
     data = tf.data.Dataset.from_generator(generate, output_signature=signature)
     data = data.apply(tf.data.experimental.assert_cardinality(shard.turns.batches(batch_size)))
     data = data.prefetch(tf.data.AUTOTUNE)
-    setattr(data, OWN_ROWS, "shard")
+    notes.put(data, OwnRows("shard"))
     return data
 
 

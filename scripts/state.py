@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -248,9 +249,9 @@ def _set_on_others(module: str, trees: dict[str, ast.Module]) -> set[str]:
     result = set()
     for node in _nodes(trees[module]):
         name: ast.expr | str | None = None
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("setattr", "__setattr__"):
             name = node.args[1]
-        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("__dict__"):
+        elif isinstance(node, ast.Subscript) and re.search(r"__dict__$|^vars\(", ast.unparse(node.value)):
             name = node.slice if isinstance(node.ctx, ast.Store) else None
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             name = node.attr

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.state import run_state
+from matex_tf.state import notes, run_state
 
 
 def span(total: int, rank: int, size: int) -> tuple[int, int]:
@@ -100,9 +100,11 @@ class Interleaving:
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
-#: Attribute of a tf.data pipeline that yields each rank's own rows of every global batch, instead of whole batches:
-#: "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements.
-OWN_ROWS = "_matex_own_rows"
+class OwnRows(str, notes.Inside):
+    """Of a tf.data pipeline that yields each rank's own rows of every global batch, instead of whole batches:
+    "shard" where they come from a part of the files, "source" where `--data source` has dealt out the elements."""
+
+    __slots__ = ()
 
 
 class _Listeners(list[Callable[[int, int, int], None]]):

@@ -24,11 +24,14 @@ from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MissingPackage
 from matex_tf.exchange import process_group, tf_op
 from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.state import notes
 
 #: What Horovod adds up; of gradients that are anything else, our own exchange takes care.
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
-_NAMED = "_matex_tf_sums"  # of a graph: how often each bucket was exchanged in it
+
+class _Counts(dict[str, int]):
+    """Of a graph: how often each bucket was exchanged in it."""
 
 
 def sum_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[str]) -> list[tf.Tensor]:
@@ -105,10 +108,8 @@ def _name(described: Sequence[str]) -> str:
     name = f"matex_tf_{checksum(chr(0).join(described)):08x}"
     if tf.executing_eagerly():
         return name
-    graph = tf.compat.v1.get_default_graph()
-    counts = getattr(graph, _NAMED, {})
+    counts = notes.of(tf.compat.v1.get_default_graph(), _Counts)
     counts[name] = counts.get(name, 0) + 1
-    setattr(graph, _NAMED, counts)
     return f"{name}_{counts[name]}"
 
 

@@ -6,16 +6,22 @@ up, and multiplies it then.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from matex_tf.exchange.node.weighted import Weighted
+from matex_tf.state import notes
 
-#: Of a tensor that is another one times a weight: those two. What exchanges it may take them in its place.
-_PRODUCT = "_matex_product"
+
+@dataclasses.dataclass(frozen=True)
+class _Product(notes.Inside):
+    """Of a tensor that is another one times a weight: those two. What exchanges it may take them in its place."""
+
+    tensor: tf.Tensor
+    weight: tf.Tensor
 
 
 def note_product(product: tf.Tensor, tensor: tf.Tensor, weight: tf.Tensor) -> None:
@@ -29,7 +35,7 @@ def note_product(product: tf.Tensor, tensor: tf.Tensor, weight: tf.Tensor) -> No
         weight: of the dtype of `tensor`: this rank's part of the batch.
     """
     if not tf.executing_eagerly() and tensor.dtype in (tf.float32, tf.float64):
-        setattr(product, _PRODUCT, (tensor, weight))
+        notes.put(product, _Product(tensor, weight))
 
 
 class Inputs:
@@ -40,12 +46,12 @@ class Inputs:
     """
 
     def __init__(self, tensors: Sequence[tf.Tensor]):
-        products: list[Any] = [getattr(tensor, _PRODUCT, None) for tensor in tensors]
-        self._weight = next((product[1] for product in products if product is not None), None)
-        self._counts = [product is not None and product[1] is self._weight for product in products]
+        products = [notes.found(tensor, _Product) for tensor in tensors]
+        self._weight = next((product.weight for product in products if product is not None), None)
+        self._counts = [product is not None and product.weight is self._weight for product in products]
         self._dtypes = [tensor.dtype.as_numpy_dtype for tensor in tensors]
         self.tensors = [
-            product[0] if counts else tensor
+            product.tensor if product is not None and counts else tensor
             for tensor, product, counts in zip(tensors, products, self._counts, strict=True)
         ]
         if self._weight is not None:

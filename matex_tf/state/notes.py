@@ -2,7 +2,8 @@
 
 Keras, TensorFlow and Python give their objects to what is patched, and nothing of ours with them. What we know of such
 an object is a note: of a class of its own, which says what it is, and of which an object has one. Objects are told
-apart by identity, whatever they say of `==`. A note holds nothing that holds its object, or both would live for ever.
+apart by identity, whatever they say of `==`. A note holds nothing that holds its object, or both would live for ever;
+one that may (a call of the script's, a tensor of the same graph), or that is needed as its object ends, is `Inside`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,35 @@ class _Noted(weakref.ref[Any]):
     others: dict[int, _Noted]
 
 
+class Inside:
+    """A note that is kept in its object, all of this kind in one attribute, and that copies have as well."""
+
+    __slots__ = ()
+
+
+_ATTRIBUTE = "_matex_notes"
+
+
+class _Notes:
+    """Notes inside of an object, by class: no container, in which Keras would look for layers, nor part of a pickle."""
+
+    __slots__ = ("by_class",)
+
+    def __init__(self, by_class: dict[type[Any], Any] | None = None):
+        self.by_class = by_class or {}
+
+    def __reduce__(self) -> Any:
+        return _Notes, ()
+
+
+def _inside(one: Any) -> dict[type[Any], Any]:
+    try:
+        held = one.__dict__.get(_ATTRIBUTE)  # quicker than `getattr`, for which a tensor calls a method of its own
+    except AttributeError:  # a graph has attributes, and none of this name
+        held = getattr(one, _ATTRIBUTE, None)
+    return {} if held is None else held.by_class
+
+
 _all: dict[type[Any], dict[int, _Noted]] = {}  # by the class of the note and the id of the object
 
 
@@ -40,7 +70,9 @@ def _noted(one: Any, kind: type[Any], note: Any) -> _Noted:
 def of(one: Any, kind: type[_Note], make: Callable[[], _Note] | None = None) -> _Note:
     """The note of this class on an object; if there is none, made by `make`, or without arguments."""
     note = found(one, kind)
-    if note is None:
+    if note is None and issubclass(kind, Inside):
+        put(one, note := kind() if make is None else make())
+    elif note is None:
         made = _noted(one, kind, kind() if make is None else make())
         note = cast(_Note, made.others.setdefault(id(one), made).note)
     return note
@@ -48,6 +80,8 @@ def of(one: Any, kind: type[_Note], make: Callable[[], _Note] | None = None) -> 
 
 def found(one: Any, kind: type[_Note]) -> _Note | None:
     """The note of this class on an object; None if there is none."""
+    if issubclass(kind, Inside):
+        return _inside(one).get(kind)
     noted = _all.get(kind, {}).get(id(one))
     return None if noted is None or noted() is not one else noted.note
 
@@ -59,6 +93,10 @@ def has(one: Any, kind: type[Any]) -> bool:
 
 def put(one: Any, note: Any) -> None:
     """Note this on an object, in the place of another note of its class."""
+    if isinstance(note, Inside):
+        # Past what an object does when an attribute is set; anew, as a copy of the object may have the same.
+        object.__setattr__(one, _ATTRIBUTE, _Notes({**_inside(one), type(note): note}))
+        return
     drop(one, type(note))
     made = _noted(one, type(note), note)
     made.others[id(one)] = made
@@ -66,15 +104,30 @@ def put(one: Any, note: Any) -> None:
 
 def drop(one: Any, kind: type[_Note]) -> _Note | None:
     """Take the note of this class off an object; returns it, or None if there is none."""
+    if issubclass(kind, Inside):
+        left = dict(_inside(one))
+        note = left.pop(kind, None)
+        if note is not None:
+            object.__setattr__(one, _ATTRIBUTE, _Notes(left))
+        return note
     noted = _all.get(kind, {}).pop(id(one), None)
     return None if noted is None or noted() is not one else noted.note
 
 
+class _Kept(list[Any], Inside):
+    """What lives as long as an object."""
+
+
+def keep(one: Any, other: Any) -> None:
+    """Let `other` live as long as `one`."""
+    of(one, _Kept).append(other)
+
+
 def clear(kind: type[Any]) -> None:
-    """Take the notes of this class off all objects."""
+    """Take the notes of this class, none that are `Inside`, off all objects."""
     _all.pop(kind, None)
 
 
 def having(kind: type[Any]) -> list[Any]:
-    """The objects that have a note of this class, the last to get it at the end."""
+    """The objects that have a note of this class, none that is `Inside`; the last to get it at the end."""
     return [one for noted in list(_all.get(kind, {}).values()) if (one := noted()) is not None]

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch
 from matex_tf.patches.common import batch_share, keras_lines, wrapping
+from matex_tf.state import notes
 
 BY_AXIS = (
     "dice",
@@ -34,7 +35,9 @@ BY_AXIS = (
     "binary_focal_crossentropy",
 )
 
-_WHOLE = "_matex_whole_batch"
+
+class _Whole(notes.Inside):
+    """Of a tensor: that it is that of the whole batch."""
 
 
 def install(module: ModuleType) -> None:
@@ -59,12 +62,12 @@ def of_keras(thing: Any) -> bool:
 
 def mark(value: Any) -> None:
     """Note that a tensor is that of the whole batch, see `is_of_whole_batch`."""
-    setattr(value, _WHOLE, True)
+    notes.put(value, _Whole())
 
 
 def is_of_whole_batch(value: Any) -> bool:
     """Whether a loss is that of the whole batch, the same on every rank, and not one for each row."""
-    return bool(getattr(value, _WHOLE, False))
+    return notes.has(value, _Whole)
 
 
 def _by_axis(signature: inspect.Signature) -> Any:

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 from matex_tf.state import run_state
 
 
-class ActiveFlag:
-    """True while a block of `with this():` runs, in any thread; blocks may be nested."""
+class _Depths(collections.Counter[str]):
+    """Of a run: by the name of a flag, the blocks that are under way."""
 
-    def __init__(self) -> None:
-        self._depth = 0
+
+@dataclasses.dataclass(frozen=True)
+class ActiveFlag:
+    """True while a block of `with this():` runs, in any thread; blocks may be nested.
+
+    Attributes:
+        name: of the piece of work; no other flag has it.
+    """
+
+    name: str
 
     def __bool__(self) -> bool:
-        return self._depth > 0
+        return run_state.part(_Depths)[self.name] > 0
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Be inside."""
-        self._depth += 1
+        depths = run_state.part(_Depths)
+        depths[self.name] += 1
         try:
             yield
         finally:
-            self._depth -= 1
+            depths[self.name] -= 1
 
 
 #: While this rank writes by itself, whatever the others do.
-alone = ActiveFlag()
+alone = ActiveFlag("alone")
 
 
 class Layers:

@@ -29,11 +29,15 @@ import tensorflow as tf
 
 from matex_tf.patches.common import log_once
 from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.state import notes
 
 _LEFT_OUT = re.compile("PyFunc|PartitionedCall|Random|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandard|Rng")
 _LOOPS = {"While", "StatelessWhile"}
-_BY_XLA = "_matex_by_xla"
-_compiling = ActiveFlag()
+_compiling = ActiveFlag("compiling")
+
+
+class _ByXla(notes.Inside):
+    """Of a function: that XLA compiles its ops where it can."""
 
 
 @contextlib.contextmanager
@@ -87,13 +91,13 @@ def function(wrapped: Callable[..., Any]) -> Callable[..., Any]:
         with compiled():
             return wrapped(*args, **kwargs)
 
-    setattr(marked, _BY_XLA, True)  # decorators of TensorFlow take attributes along, and so do bound methods
+    notes.put(marked, _ByXla())  # decorators of TensorFlow take what is inside along, and so do bound methods
     return marked
 
 
 def is_by_xla(function: Any) -> bool:
     """Whether a `tf.function` was made of such a function, so that calls of it are to be inside of `called`."""
-    return bool(getattr(function.python_function, _BY_XLA, False))
+    return notes.has(function.python_function, _ByXla)
 
 
 def _compiles(node: Any) -> bool:

@@ -32,6 +32,7 @@ from matex_tf.patches.sources.decide import Source, Whose
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.steps.row_choice import RowChoice
 from matex_tf.readers.own_rows import OwnRows
+from matex_tf.state import notes
 from matex_tf.verifying import record
 
 
@@ -78,7 +79,6 @@ def pipeline(
     recorded = record.active() and not strategies.current().apart  # else no batch is that of one rank
     if training and holding.sharded and elements is None and recorded:
         elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
-    adapter._matex_sharded = holding.sharded
     if training:
         _tell(holding, asked)
     if holding.sharded and not asked.get("batch_size") and asked.get("steps_per_epoch"):
@@ -111,7 +111,7 @@ def pipeline(
     rows = Gatherer(elements, 0 if chosen is None else chosen.offset, tagged=chosen is not None)
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
-        adapter._matex_source = orphans  # lives as long as the data are walked over
+        notes.keep(adapter, orphans)  # as long as the data are walked over
         origin = [batch_origins.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
         origin = [batch_origins.remember(rows), ranks.generation]

@@ -11,6 +11,7 @@ when it runs; attributes of a `CsvDataset`. Where one is gone every rank parses 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -28,11 +29,29 @@ from matex_tf import settings
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.sources import source_sharding
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
+from matex_tf.state import notes
 
-#: On a dataset: why it parses where it reads, in words; on a map: the same function of a vector of elements.
-KEPT, OF_VECTORS = "_matex_kept", "_matex_of_vectors"
-#: On a `CsvDataset`: what `lines_of` gives.
-_AS_LINES = "_matex_as_lines"
+
+@dataclasses.dataclass(frozen=True)
+class Kept(notes.Inside):
+    """Of a dataset: why it parses where it reads."""
+
+    why: Why
+
+
+@dataclasses.dataclass(frozen=True)
+class OfVectors(notes.Inside):
+    """Of a map: the same function of a vector of elements."""
+
+    function: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _AsLines(notes.Inside):
+    """Of a `CsvDataset`: what `lines_of` gives."""
+
+    found: tuple[Any, Why]
+
 
 _NAMES = ("CsvDataset", "core_readers", "_maybe_shuffle_and_repeat", "_get_file_names", "make_csv_dataset_v2")
 _READERS = "tensorflow.python.data.experimental.ops.readers"
@@ -87,7 +106,7 @@ def _make(readers: Any, original: Callable[..., Any], args: Any, kwargs: Any) ->
 
     def parsed(dataset: Any, *rest: Any) -> Any:
         if why:
-            setattr(dataset, KEPT, Reason.CSV(function="make_csv_dataset", why=why))
+            notes.put(dataset, Kept(Reason.CSV(function="make_csv_dataset", why=why)))
             return parsing(dataset, *rest)
         return parsing(_mapped(dataset, decoders[-1]), *rest)
 
@@ -111,11 +130,7 @@ def lines_of(dataset: Any) -> tuple[Any, Why]:
     Raises:
         AttributeError: it is unlike what is known of it.
     """
-    found = getattr(dataset, _AS_LINES, None)
-    if found is None:
-        found = _as_lines(dataset)
-        setattr(dataset, _AS_LINES, found)
-    return found
+    return notes.of(dataset, _AsLines, lambda: _AsLines(_as_lines(dataset))).found
 
 
 def _as_lines(dataset: Any) -> tuple[Any, Why]:
@@ -154,7 +169,7 @@ def _mapped(lines: Any, decode: Callable[[Any], Any]) -> Any:
     """Columns of lines; a map that can be done with many elements at once."""
     result = lines.map(decode)
     spec = tf.TensorSpec([None], tf.string)
-    setattr(result, OF_VECTORS, tf.function(decode, autograph=False).get_concrete_function(spec))
+    notes.put(result, OfVectors(tf.function(decode, autograph=False).get_concrete_function(spec)))
     return result
 
 

@@ -14,6 +14,7 @@ dataset does is said by the call that made it (`calls`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,9 +26,7 @@ from matex_tf.patches.sources import calls
 from matex_tf.patches.sources.pipeline_ownership import inputs_of, unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import from_generator
-
-#: What a dataset that is made here has been made from: its deferred form; and what holds the same tensors.
-_FORM, _ORIGIN = "_matex_deferred", "_matex_origin"
+from matex_tf.state import notes
 
 
 class Stage(NamedTuple):
@@ -76,6 +75,20 @@ def flat(dataset: Any) -> Any:
     return restructured(dataset, specs, dataset)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Origin(notes.Inside):
+    """Of a dataset that is made here: what holds the same tensors."""
+
+    dataset: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form(notes.Inside):
+    """Of a dataset that is made here: what it has been made from."""
+
+    deferred: Deferred
+
+
 def restructured(dataset: Any, spec: Any, origin: Any) -> Any:
     """The tensors of a dataset in another structure.
 
@@ -85,13 +98,14 @@ def restructured(dataset: Any, spec: Any, origin: Any) -> Any:
     """
     result = tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
     result._inputs = lambda: [origin]
-    setattr(result, _ORIGIN, origin)
+    notes.put(result, _Origin(origin))
     return result
 
 
 def origin_of(dataset: Any) -> Any:
     """What `restructured` has made a dataset from; None of others."""
-    return getattr(dataset, _ORIGIN, None)
+    found = notes.found(dataset, _Origin)
+    return None if found is None else found.dataset
 
 
 def apply(dataset: Any, stages: Sequence[Stage], first: int = 0) -> Any:
@@ -129,14 +143,14 @@ def joined(form: Deferred, like: Any) -> Any:
     """
     mapped = apply(form.source, form.stages)
     result = restructured(mapped, like.element_spec, mapped).with_options(like.options())
-    setattr(result, _FORM, form)
+    notes.put(result, _Form(form))
     return result
 
 
 def form_of(dataset: Any) -> Deferred | None:
     """What `joined` has made a dataset from; None of others."""
-    found: Deferred | None = getattr(dataset, _FORM, None)
-    return found
+    found = notes.found(dataset, _Form)
+    return None if found is None else found.deferred
 
 
 def _split(dataset: Any) -> Deferred:
@@ -168,7 +182,7 @@ def _kept(dataset: Any) -> Why:
         return form.kept
     if from_generator.of(dataset) is not None:
         return NOTHING
-    kept: Why = getattr(dataset, csv_lines.KEPT, NOTHING)
+    kept = NOTHING if (parsing := notes.found(dataset, csv_lines.Kept)) is None else parsing.why
     if not kept and calls.kind(dataset) == "map" and (effects := purity.effects(dataset._map_func.function)):
         kept = Reason.EFFECTS(effects=effects)
     return kept or next((why for one in inputs_of(dataset) if (why := _kept(one))), NOTHING)
@@ -219,7 +233,7 @@ def stage_of(dataset: Any) -> Stage:
     """What a map does."""
     takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
     parallel = int(dataset._num_parallel_calls) if hasattr(dataset, "_num_parallel_calls") else None
-    of_vectors = getattr(dataset, csv_lines.OF_VECTORS, None)
+    of_vectors = None if (found := notes.found(dataset, csv_lines.OfVectors)) is None else found.function
     return Stage(dataset._map_func.function, 0, takes, parallel, of_vectors)
 
 

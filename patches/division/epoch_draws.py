@@ -24,6 +24,7 @@ import wrapt
 from matex_tf import settings
 from matex_tf.patches.common import seeds
 from matex_tf.patches.sources import source_sharding
+from matex_tf.state import notes
 
 #: The stateless kind of an op that draws, the place of the seed among its inputs, and how its attributes are named.
 _STATELESS = {
@@ -34,7 +35,11 @@ _STATELESS = {
     "Multinomial": ("StatelessMultinomial", 2, {}),
     "SampleDistortedBoundingBoxV2": ("StatelessSampleDistortedBoundingBox", 3, {}),
 }
-_NUMBER, _NUMBERS = "matex_number", "_matex_numbers"
+_NUMBER = "matex_number"
+
+
+class _Numbers(notes.Inside):
+    """Of a dataset: that it holds the numbers of elements."""
 
 
 def install(module: ModuleType) -> None:
@@ -44,7 +49,7 @@ def install(module: ModuleType) -> None:
 
 def are_numbers(dataset: Any) -> bool:
     """Whether a dataset holds the numbers of elements."""
-    return hasattr(dataset, _NUMBERS)
+    return notes.has(dataset, _Numbers)
 
 
 def _map(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
@@ -115,7 +120,7 @@ def _numbered(dataset: Any, made: Any, definition: Any) -> Any:
     with source_sharding.paused():
         before = deferred.split(dataset)
         numbers = tf.data.Dataset.random(seeds.number() >> 32, rerandomize_each_iteration=True)
-        setattr(numbers, _NUMBERS, True)
+        notes.put(numbers, _Numbers())
         both = tf.data.Dataset.zip((before.source, numbers))
         source = deferred.restructured(both, (*before.source.element_spec, number), both)
         stage = deferred.stage_of(made)._replace(function=computing, takes=len(specs) + 1, of_vectors=None)

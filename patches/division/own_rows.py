@@ -27,6 +27,7 @@ from matex_tf.patches.division import deferred, purity, row_wise, window_rows
 from matex_tf.patches.sources import calls
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why
+from matex_tf.state import notes
 
 #: What makes batches, and what may stand behind it beside a map; the options of all of it are set at its end.
 BATCHES, _BEHIND = ("batch", "padded_batch"), ("prefetch", "with_options", "take", "skip", "repeat")
@@ -94,7 +95,8 @@ def _divide(dataset: Any, whole: Any) -> Divided:
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
     result = result.with_options(options)
-    result._matex_shapes = shapes  # lives as long as the data are walked over
+    if shapes is not None:
+        notes.put(result, shapes)  # as long as the data are walked over
     return Divided(result, promised, maps, form.kept)
 
 

@@ -31,14 +31,14 @@ from matex_tf.core.world import CALL
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import active_flag, carried_error
 from matex_tf.patches.files import systems
-from matex_tf.state import run_state
+from matex_tf.state import notes, run_state
 
 _LONGEST = 200  # characters of an argument that are shown and compared; of more, a checksum
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of the script's.
+class Call(notes.Inside):
+    """One call of the script's: a note on a file that it has opened.
 
     Attributes:
         name: such as "os.remove".

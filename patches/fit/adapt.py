@@ -9,7 +9,6 @@ Relies on: `adapt` of the layers in `ADAPTING`, whose first argument is the data
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
@@ -111,8 +110,8 @@ def _joined(data: Any) -> Any:
                 for one in joined:
                     yield tf.nest.pack_sequence_as(self.element_spec, list(map(tf.constant, one)))
 
-    found = copy.copy(data)
-    found.__class__ = Joined
+    found: Any = Joined.__new__(Joined)
+    found.__dict__.update(data.__dict__)
     return found
 
 

@@ -21,7 +21,7 @@ from matex_tf.patches.recovery import growing_fit
 from matex_tf.patches.turns import read_ahead
 
 #: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
-evaluating = ActiveFlag()
+evaluating = ActiveFlag("evaluating")
 
 
 def install(module: ModuleType) -> None:

@@ -14,8 +14,14 @@ from typing import Any
 
 import wrapt
 
+from matex_tf.state import notes
+
 #: Modules that are made up, and whether they have DataSet.
 MODULES = {"matex": False, "matex.datasets": True, "datasets": True}
+
+
+class _Made:
+    """Of a module: that it is one of these."""
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -24,7 +30,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if name not in MODULES:
             return None
-        if name == "matex.datasets" and not getattr(sys.modules.get("matex"), "__made_by_matex_tf__", False):
+        if name == "matex.datasets" and not notes.has(sys.modules.get("matex"), _Made):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=name == "matex")
 
@@ -32,7 +38,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__made_by_matex_tf__ = True  # type: ignore[attr-defined]
+        notes.put(module, _Made())
         if MODULES[module.__name__]:
             give(module)
 

@@ -28,10 +28,9 @@ from matex_tf.errors import MatexError
 from matex_tf.exchange import op_inputs, virtual_ranks
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
 from matex_tf.patches.shards import slots
+from matex_tf.state import notes
 from matex_tf.strategies.base import Update
 from matex_tf.strategies.sync import Sync, exchange_parts
-
-_sync = Sync(settings.current())
 
 
 def install(module: ModuleType) -> None:
@@ -59,7 +58,7 @@ def strategy() -> strategies.Strategy:
     log_once.log(
         f"--strategy {chosen.name} works in fit; in loops of the script's own gradients are averaged as in sync"
     )
-    return _sync
+    return notes.of(chosen, Sync, lambda: Sync(chosen.settings))
 
 
 @functools.cache  # a fact of the Keras that is installed, asked for again once its method is wrapped
@@ -253,12 +252,16 @@ def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     return _sum(weighted(grads), labels)
 
 
+class _Exchanged(notes.Inside):
+    """Of a gradient: that it has been exchanged."""
+
+
 def mark(gradient: Any) -> Any:
     """Note on a gradient that it has been exchanged."""
-    gradient._matex_exchanged = True
+    notes.put(gradient, _Exchanged())
     return gradient
 
 
 def is_marked(gradient: Any) -> bool:
     """Whether `mark` was called for this very gradient."""
-    return getattr(gradient, "_matex_exchanged", False)
+    return notes.has(gradient, _Exchanged)

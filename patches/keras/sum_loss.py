@@ -18,8 +18,11 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.patches.across_rows.keras_losses import of_keras
 from matex_tf.patches.common import batch_share
+from matex_tf.state import notes
 
-_MARK = "_matex_sum"
+
+class _Sum(notes.Inside):
+    """Of a tensor: that it is a loss that has been differentiated as a sum over the batch."""
 
 
 def asked() -> bool:
@@ -50,20 +53,19 @@ def _gradient(
     if not all(isinstance(one, tf.Tensor) and one.dtype.is_floating for one in flat):
         return wrapped(target, sources, output_gradients=output_gradients, **options)
     for one in flat:
-        setattr(one, _MARK, True)
+        notes.put(one, _Sum())
     upstream = [whole(tf.ones_like(one) if by is None else by) for one, by in zip(flat, given, strict=True)]
     return wrapped(target, sources, output_gradients=tf.nest.pack_sequence_as(target, upstream), **options)
 
 
 def is_sum(value: Any) -> bool:
     """Whether a tensor is a loss that has been differentiated as a sum over the batch."""
-    return bool(getattr(value, _MARK, False))
+    return notes.has(value, _Sum)
 
 
 def now_whole(value: Any) -> None:
     """A tensor holds the sum over the batch from now on, and no longer that over the rank's rows."""
-    if is_sum(value):
-        setattr(value, _MARK, False)
+    notes.drop(value, _Sum)
 
 
 def in_logs(logs: Any) -> Any:

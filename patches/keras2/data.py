@@ -87,7 +87,8 @@ def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
         arrays, batches_of_rows, asked.purpose, asked.arguments, elements, epochs=epochs
     )
     adapter._size, adapter._batch_size = arrays._size, arrays._batch_size
-    adapter._partial_batch_size, adapter._matex_arrays = arrays._partial_batch_size, arrays
+    adapter._partial_batch_size = arrays._partial_batch_size
+    notes.keep(adapter, arrays)
     return pipeline
 
 

@@ -25,7 +25,7 @@ from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
-_on_batch = ActiveFlag()
+_on_batch = ActiveFlag("on a batch")
 
 
 def on_batch() -> contextlib.AbstractContextManager[None]:

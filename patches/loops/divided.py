@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.common import row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.patches.data.batch_shapes import BatchShapes
 from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.division import own_rows, shared_work
 from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
@@ -221,7 +221,7 @@ def _against(dataset: Any) -> Why:
     chosen = settings.current()
     against = (
         (chosen.data == "source", Reason.SOURCE_ASKED),
-        (chosen.rows == "own" or source_sharding.found(dataset, OWN_ROWS), Reason.OWN_ROWS),
+        (chosen.rows == "own" or source_sharding.found(dataset), Reason.OWN_ROWS),
         (pipeline_ownership.unordered(dataset), Reason.ORDER),
         (tf.is_symbolic_tensor(dataset._variant_tensor), Reason.IN_FUNCTION),
     )
@@ -236,7 +236,7 @@ def _divided(dataset: Any, whole: tf.Variable | None = None) -> own_rows.Divided
         divided = own_rows.divide(dataset, whole)
     if divided.dataset is None:
         return divided
-    if whole is None and divided.dataset._matex_shapes is not None:
+    if whole is None and notes.has(divided.dataset, BatchShapes):
         return own_rows.Divided(None, [], 0, Reason.SHAPES())
     if not divided.kept and from_generator.generators(dataset):
         return divided._replace(kept=Reason.FIRST_WALK())

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.row_partition import OWN_ROWS
 from matex_tf.patches.checking import one_rank
 from matex_tf.patches.common import log_once, row_slicing, sharing_report
 from matex_tf.patches.common.row_slicing import RowRange
@@ -76,7 +75,7 @@ class SharedLoop:
         self._walks = notes.of(dataset, _Walks)
         self._batches = 0
         self._dataset = dataset
-        self._mode = _OWN_BATCHES if source_sharding.found(dataset, OWN_ROWS) else ""
+        self._mode = _OWN_BATCHES if source_sharding.found(dataset) else ""
         if division is not None and division.agreed:
             self._mode = _PARTITIONED if site in self._walks.partitioned else _SHARED
         self._before = position.BEGINNING
@@ -301,7 +300,7 @@ def made_of(dataset: Any) -> pipeline_ownership.Made:
 def is_own(dataset: Any) -> bool:
     """Whether a pipeline is known to yield the rank's own rows before it is read. All ranks come here."""
     setting = settings.current().rows
-    if setting == "own" or source_sharding.found(dataset, OWN_ROWS) or notes.of(dataset, _Walks).own:
+    if setting == "own" or source_sharding.found(dataset) or notes.of(dataset, _Walks).own:
         return True
     if setting == "shared":
         return False
@@ -318,4 +317,4 @@ def shares_out(dataset: Any, batched: bool) -> bool:
             "--shard-loops off: each rank's batches are its own, and gradients are averaged with equal weights"
         )
         return False
-    return batched or bool(source_sharding.found(dataset, OWN_ROWS))
+    return batched or bool(source_sharding.found(dataset))

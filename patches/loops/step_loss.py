@@ -17,6 +17,7 @@ their memory on the CPU; `GradientTape._persistent`; `Tensor.OVERLOADABLE_OPERAT
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from matex_tf import settings
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.keras import optimizer, sum_loss
+from matex_tf.state import notes
 from matex_tf.strategies.sync import ALONG, takes_along
 
 _WHAT = "average the loss of a step"
@@ -41,7 +43,16 @@ _SUMS = ("AddV2", "Add", "AddN", "Sub", "Neg", "Mul", "RealDiv", "Identity", "Ca
 _FOLLOWED = (*_SUMS, "Exp", "Log", "Sqrt", "Square", "Pow", "CheckNumerics")
 _ALIKE = ("Const", "ReadVariableOp")
 
-_ON_GRAPH, _ON_TENSOR = "_matex_whole_of", "_matex_whole"
+
+class _Known(dict[Any, Any], notes.Inside):
+    """Of a graph, by reference: its scalars that are averaged, and their averages."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Whole(notes.Inside):
+    """Of an eager tensor: what it is over the ranks."""
+
+    tensor: Any
 
 
 def install(module: ModuleType) -> None:
@@ -51,7 +62,6 @@ def install(module: ModuleType) -> None:
     func_graph = importlib.import_module("tensorflow.python.framework.func_graph")
     wrapping.wrap(func_graph, "func_graph_from_py_func", _trace)
     eager = wrapping.require(importlib.import_module("tensorflow.python.framework.ops"), "_EagerTensorBase")
-    setattr(eager, _ON_TENSOR, None)
     eager._numpy = _reading(wrapping.require(eager, "_numpy"))
     for name in ("__tf_tensor__", *sorted(wrapping.require(module, "Tensor.OVERLOADABLE_OPERATORS"))):
         setattr(eager, name, _computing(getattr(eager, name)))
@@ -81,11 +91,11 @@ def average_too(target: Any, tape: Any, gradients: Sequence[Any], labels: Sequen
     for scalar, whole in zip(scalars, wholes, strict=True):
         if tf.executing_eagerly():
             if tape._persistent or not _written(scalar, whole):
-                setattr(scalar, _ON_TENSOR, whole)
+                notes.put(scalar, _Whole(whole))
             else:
                 sum_loss.now_whole(scalar)
         else:
-            _known(scalar.graph)[scalar.ref()] = whole
+            notes.of(scalar.graph, _Known)[scalar.ref()] = whole
     return averaged[: len(gradients)]
 
 
@@ -112,7 +122,7 @@ def _scalars(target: Any) -> list[Any]:
         return []
     found = [one for one in tf.nest.flatten(target) if isinstance(one, tf.Tensor) and _is_scalar(one)]
     if tf.executing_eagerly():
-        once = {id(one): one for one in found if getattr(one, _ON_TENSOR, None) is None}
+        once = {id(one): one for one in found if not notes.has(one, _Whole)}
         return list(once.values())
     graph = tf.compat.v1.get_default_graph()
     found = [one for one in found if getattr(one, "graph", None) is graph]
@@ -120,19 +130,11 @@ def _scalars(target: Any) -> list[Any]:
         if one.op.type in _SUMS and len(found) < _MOST:
             found += [made for made in one.op.inputs if _is_scalar(made) and made.op.type not in _ALIKE]
     apart = {one.ref(): one for one in found[:_MOST]}
-    return [one for reference, one in apart.items() if reference not in _known(graph)]
+    return [one for reference, one in apart.items() if reference not in notes.of(graph, _Known)]
 
 
 def _is_scalar(tensor: Any) -> bool:
     return bool(tensor.dtype.is_floating) and tensor.shape.rank == 0
-
-
-def _known(graph: Any) -> dict[Any, Any]:
-    """By reference, the scalars of a graph that are averaged, and their averages."""
-    if not hasattr(graph, _ON_GRAPH):
-        setattr(graph, _ON_GRAPH, {})
-    known: dict[Any, Any] = getattr(graph, _ON_GRAPH)
-    return known
 
 
 def _trace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -143,11 +145,15 @@ def _trace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
             outputs = python_func(*args, **kwargs)
             graph = tf.compat.v1.get_default_graph()
-            return tf.nest.map_structure(_whole, outputs) if any(map(_known, _around(graph))) else outputs
+            return tf.nest.map_structure(_whole, outputs) if any(map(_is_known, _around(graph))) else outputs
 
         return wrapped(name, function, *args, **kwargs)
 
     return traced(*args, **kwargs)
+
+
+def _is_known(graph: Any) -> bool:
+    return bool(notes.of(graph, _Known))
 
 
 def _around(graph: Any) -> list[Any]:
@@ -164,7 +170,7 @@ def _whole(tensor: Any) -> Any:
     graph = getattr(tensor, "graph", None) if isinstance(tensor, tf.Tensor) and not _is_eager(tensor) else None
     if graph is None:
         return tensor
-    known, operation = _known(graph), tensor.op
+    known, operation = notes.of(graph, _Known), tensor.op
     if tensor.ref() in known or not _is_scalar(tensor):
         return known.get(tensor.ref(), tensor)
     for outside, inside in getattr(graph, "captures", ()):  # of a branch, or of the body of a loop
@@ -200,8 +206,8 @@ def _settled(changed: bool, tensor: Any) -> bool:
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(self: Any) -> Any:
-        whole = getattr(self, _ON_TENSOR)
-        return original(self if whole is None else whole)
+        whole = notes.found(self, _Whole)
+        return original(self if whole is None else whole.tensor)
 
     return read
 
@@ -216,7 +222,5 @@ def _computing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _as_read(value: Any) -> Any:
     """What an eager tensor shows; while a tape records, the tensor itself, which the tape may know."""
-    whole = getattr(value, _ON_TENSOR, None) if isinstance(value, tf.Tensor) else None
-    if whole is None or recording():
-        return value
-    return whole
+    whole = notes.found(value, _Whole) if isinstance(value, tf.Tensor) else None
+    return value if whole is None or recording() else whole.tensor

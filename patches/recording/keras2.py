@@ -20,7 +20,7 @@ from matex_tf.patches.keras2.optimizers import CLASSES
 from matex_tf.patches.recording import own_loops, recorder
 
 #: While an optimizer applies gradients, which may hand them on to another.
-_applying = ActiveFlag()
+_applying = ActiveFlag("applying gradients")
 
 
 def install(module: ModuleType) -> None:

@@ -25,7 +25,7 @@ from matex_tf.state import run_state
 from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
-in_keras = ActiveFlag()
+in_keras = ActiveFlag("loops of Keras")
 
 
 class Recorder:

@@ -35,7 +35,7 @@ class BeforeWriting(list[Callable[[], None]]):
 
 
 #: While a file is written beside its place: Keras' methods call its functions.
-_writing = ActiveFlag()
+_writing = ActiveFlag("writing a file")
 
 
 def install(module: ModuleType) -> None:

@@ -12,7 +12,7 @@ from matex_tf.core import world
 from matex_tf.patches.common.active_flag import ActiveFlag
 
 #: While this package, or what it waits for, uses a session: runs are the rank's own.
-by_itself = ActiveFlag()
+by_itself = ActiveFlag("by itself")
 
 
 def of(graph: tf.Graph) -> list[Any]:

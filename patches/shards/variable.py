@@ -26,14 +26,14 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.partition import shards
 from matex_tf.patches.shards.layout import Layout
 from matex_tf.patches.shards.serving import Parts
-from matex_tf.state import run_state
+from matex_tf.state import notes, run_state
 
 #: No element; sizes that no other shape goes with.
 _NOWHERE = (0, 1009, 1013)
 _WHAT = "gather a variable that lies in parts"
 
 
-class Part:
+class Part(notes.Inside):
     """What this rank has of a variable.
 
     Attributes:
@@ -52,7 +52,7 @@ class Part:
         self.is_split, self.assigned = False, 0
         self._number = -1  # see `Parts.numbered`
         self._make(run_state.current().part(Parts).layout())
-        variable._matex_part = self
+        notes.put(variable, self)
         kind: Any = type(variable)
         variable.__class__ = _class_in_parts(kind)
 
@@ -183,7 +183,7 @@ class _InParts:
 
     @property
     def _handle(self) -> Any:
-        part: Part = self.__dict__["_matex_part"]
+        part = notes.of(self, Part)
         if part.is_split:
             if tf.executing_eagerly():
                 if not run_state.current().part(Parts).early:
@@ -200,14 +200,14 @@ class _InParts:
         self.__dict__["_handle"] = handle
 
     def _read_variable_op(self, *args: Any, **kwargs: Any) -> Any:
-        part: Part = self.__dict__["_matex_part"]
+        part = notes.of(self, Part)
         if part.is_split and tf.executing_eagerly() and not record.could_possibly_record():
             return part.value()
         return super()._read_variable_op(*args, **kwargs)  # type: ignore[misc]
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         """Give it a value, or each rank its part of it."""
-        part: Part = self.__dict__["_matex_part"]
+        part = notes.of(self, Part)
         if part.is_split and tf.executing_eagerly():
             part.assign(value)
             return self
@@ -222,8 +222,7 @@ def _class_in_parts(kind: Any) -> Any:
 def of(variable: Any) -> Part | None:
     """What this rank has of a variable of TensorFlow or Keras; None if it was never in parts."""
     inner = variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", None)
-    found: Part | None = getattr(inner, "__dict__", {}).get("_matex_part")
-    return found
+    return notes.found(inner, Part)
 
 
 def is_split(variable: Any) -> bool:

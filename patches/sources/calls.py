@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from matex_tf.patches.common import wrapping
+from matex_tf.state import notes
 
 #: Methods whose calls are kept; those of the second kind are given a function, which AutoGraph converts.
 METHODS = (
@@ -24,11 +25,10 @@ METHODS = (
     "enumerate",
 )
 OF_FUNCTIONS = ("filter",)
-_CALL = "_matex_call"
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class Call(notes.Inside):
     """A call of a method of `tf.data.Dataset`."""
 
     name: str
@@ -57,10 +57,10 @@ def kept(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     name = wrapped.__name__
     result = wrapped(*args, **kwargs)
     if name == "enumerate":  # a `zip` of two, the first of which TensorFlow has rewritten
-        setattr(result._inputs()[0], _CALL, Call("range"))
-    elif result is not dataset and not hasattr(result, _CALL):  # what it was made by itself says more
+        notes.put(result._inputs()[0], Call("range"))
+    elif result is not dataset and not notes.has(result, Call):  # what it was made by itself says more
         now = {key: _as_it_is(value) for key, value in kwargs.items()}
-        setattr(result, _CALL, Call(name, tuple(map(_as_it_is, args)), now))
+        notes.put(result, Call(name, tuple(map(_as_it_is, args)), now))
     return result
 
 
@@ -73,8 +73,7 @@ def _as_it_is(value: Any) -> Any:
 
 def of(dataset: Any) -> Call:
     """The call that made a dataset; with an empty name if nobody knows."""
-    known: Call | None = getattr(dataset, _CALL, None)
-    return known or Call(_by_structure(dataset))
+    return notes.found(dataset, Call) or Call(_by_structure(dataset))
 
 
 def kind(dataset: Any) -> str:

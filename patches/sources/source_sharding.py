@@ -15,18 +15,23 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.core.row_partition import OWN_ROWS, span
+from matex_tf.core.row_partition import OwnRows, span
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.state import notes
 
 #: Methods in front of which a pipeline is shared out; those that open files, only where there are enough of them.
 WORK = ("map", "batch", "padded_batch", "ragged_batch", "filter", "unbatch", "cache")
 OPENING = ("interleave", "flat_map")
 
-_BATCHED = "_matex_batched"
+
+class _Batched(notes.Inside):
+    """Of a pipeline that was dealt out: that it has been made into batches."""
+
+
 #: While Keras or this project makes pipelines for itself, which are left alone.
-paused = ActiveFlag()
+paused = ActiveFlag("paused")
 
 
 def install(module: ModuleType) -> None:
@@ -42,12 +47,12 @@ def is_script_at_work() -> bool:
     return not paused and tf.executing_eagerly() and not tf.inside_function()
 
 
-def found(dataset: Any, attribute: str = OWN_ROWS) -> Any:
-    """The mark of a pipeline, its own or that of what it was made from; None where there is none."""
+def found(dataset: Any, kind: type[Any] = OwnRows) -> Any:
+    """The note of this class on a pipeline, its own or that of what it was made from; None where there is none."""
     pending = [dataset]
     while pending:
         one = pending.pop()
-        mark = getattr(one, attribute, None)
+        mark = notes.found(one, kind)
         if mark is not None:
             return mark
         pending += one._inputs() if hasattr(one, "_inputs") else []
@@ -56,7 +61,7 @@ def found(dataset: Any, attribute: str = OWN_ROWS) -> Any:
 
 def check_batched(dataset: Any) -> None:
     """Raises: MatexError: the pipeline was shared out, and its batches come from elsewhere than `batch`."""
-    if found(dataset) == "source" and not found(dataset, _BATCHED):
+    if found(dataset) == "source" and not found(dataset, _Batched):
         raise MatexError(
             "--data source needs a pipeline with batch(), padded_batch() or ragged_batch(): here the source yields "
             "batches, and cannot be split by rows. Take --data exact."
@@ -71,13 +76,13 @@ def _sharing(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     if mark is None and not (name in OPENING and 0 <= int(dataset.cardinality()) < ranks.size):
         with paused():
             shared = dataset.shard(ranks.size, ranks.rank)
-        setattr(shared, OWN_ROWS, "source")
+        notes.put(shared, OwnRows("source"))
         return getattr(shared, name)(*args, **kwargs)  # comes here again
     if mark == "source" and name.endswith("batch") and name != "unbatch":
         args, kwargs = _own_size(args, kwargs, ranks)
         with paused():
             result = wrapped(*args, **kwargs)
-        setattr(result, _BATCHED, True)
+        notes.put(result, _Batched())
         return result
     with paused():
         return wrapped(*args, **kwargs)

@@ -30,12 +30,10 @@ from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, reach, read_ahead
 from matex_tf.patches.turns.elements import Elements
-from matex_tf.state import run_state
+from matex_tf.state import notes, run_state
 
 #: How many elements the ranks look at: so many, or so many bytes, but two at least.
 _LOOKED_AT, _BYTES, _LEAST = 32, 4 << 20, 2
-#: What a dataset is made from.
-_GENERATOR = "_matex_generator"
 #: Datasets, by a part of their names, behind which a generator may not run although there is a walk.
 _KEEPING = ("Cache", "Snapshot", "Save")
 
@@ -51,11 +49,11 @@ def _from_generator(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     own = Generator(given, args[3] if len(args) > 3 else kwargs.get("args"))
     dataset = wrapped(own, *args[1:], **{name: one for name, one in kwargs.items() if name != "generator"})
-    setattr(dataset, _GENERATOR, own)
+    notes.put(dataset, own)
     return dataset
 
 
-class Generator:
+class Generator(notes.Inside):
     """What gives the elements of a dataset.
 
     Attributes:
@@ -153,8 +151,7 @@ def _raising(error: Exception) -> Iterator[Any]:
 
 def of(dataset: Any) -> Generator | None:
     """The generator that a dataset is made from; None of others."""
-    found: Generator | None = getattr(dataset, _GENERATOR, None)
-    return found
+    return notes.found(dataset, Generator)
 
 
 class OfLoops:

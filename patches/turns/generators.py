@@ -14,9 +14,9 @@ Relies on (Keras 3.3 to 3.15, private): `GeneratorDataAdapter.get_tf_dataset`, i
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,20 +34,19 @@ from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
 from matex_tf.patches.turns.elements import Elements
 from matex_tf.patches.turns.in_turn import flat
 from matex_tf.patches.turns.read_ahead import Check, ReadAhead
-from matex_tf.state import notes, run_state
+from matex_tf.state import notes
 
 
-class _Known:
-    """What is known of generators.
+@dataclasses.dataclass(frozen=True)
+class _Peeked(notes.Inside):
+    """Of a GeneratorDataAdapter: its generator, and why every rank has to run it; empty if none has to."""
 
-    Attributes:
-        of_adapter: the generator of a GeneratorDataAdapter, and why every rank has to run it; empty if none has to.
-        of_node: generators that the first rank of each node has run, and the others have not.
-    """
+    generator: Any
+    why: Why
 
-    def __init__(self) -> None:
-        self.of_adapter: weakref.WeakKeyDictionary[Any, tuple[Any, Why]] = weakref.WeakKeyDictionary()
-        self.of_node: weakref.WeakSet[Any] = weakref.WeakSet()
+
+class _OfNode:
+    """Of a generator: that the first rank of each node has run it, and the others have not."""
 
 
 def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
@@ -61,17 +60,17 @@ def peek(original: Callable[[], None], adapter: Any, generator: Any) -> None:
     Raises:
         ValueError: as Keras raises it: the generator has ended, or yields no tuples.
     """
-    known, why = run_state.current().part(_Known), NOTHING
+    why = NOTHING
     if not isinstance(generator, types.GeneratorType):
         return original()
-    goes_on = generator in known.of_node
+    goes_on = notes.has(generator, _OfNode)
     judged = settings.current().generators == "auto" and not goes_on
     within = reach.of_generator(generator) if judged else None
     with data_threads.make_batches():
         _peek_of_first(original, adapter) if goes_on else original()
     if within is not None:
         why = within.why_every_rank("a batch")
-    known.of_adapter[adapter] = generator, why
+    notes.put(adapter, _Peeked(generator, why))
     return None
 
 
@@ -107,9 +106,8 @@ def pipeline(adapter: Any, original: Callable[[], Any], what: str) -> Any:
     """
     dataset, why = _of_node(adapter, what) if what else (None, NOTHING)
     if dataset is None:
-        known = run_state.current().part(_Known)
-        generator, _ = known.of_adapter.get(adapter, (None, NOTHING))
-        if generator is not None and generator in known.of_node:
+        peeked = notes.found(adapter, _Peeked)
+        if peeked is not None and notes.has(peeked.generator, _OfNode):
             raise MatexError(
                 "the first rank of each node has run this generator so far, and now every rank would have to continue "
                 "with it. Give this call a generator of its own, or the job --generators rank."
@@ -136,7 +134,7 @@ def _of_node(adapter: Any, what: str) -> tuple[Any, Why]:
         log_once.log(
             f"the first rank of each node runs the generator, and the others get their rows (--generators {asked})"
         )
-    run_state.current().part(_Known).of_node.add(batches.generator)
+    notes.put(batches.generator, _OfNode())
     parts = ReadAhead(batches.elements.walk)
     read_ahead.opened(batches.elements)
     if asked != "node":
@@ -179,8 +177,9 @@ class _Batches(decide.Data):
         self._adapter = adapter
         self.structure = data_adapter_utils.get_tensor_spec(adapter._first_batches)
         self.specs = tf.nest.flatten(self.structure)
-        known = run_state.current().part(_Known).of_adapter
-        self.generator, self._why = known.get(adapter, (None, Reason.ITERATOR()))
+        known = notes.found(adapter, _Peeked)
+        self.generator: Any = None if known is None else known.generator
+        self._why = Reason.ITERATOR() if known is None else known.why
 
     def unfit(self) -> Why:
         """See `decide.Data`."""
@@ -195,7 +194,7 @@ class _Batches(decide.Data):
             return tf.nest.pack_sequence_as(self.structure, tensors)
 
         size, one_node = world.current().size, len(world.current().nodes) == 1
-        known = self.generator in run_state.current().part(_Known).of_node
+        known = notes.has(self.generator, _OfNode)
         if not known and (why := decide.compared(first, batch_ownership.UNKNOWN, what, one_has_the_say=one_node)):
             return why
         script = self._adapter.generator

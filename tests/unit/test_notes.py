@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from matex_tf.state import notes
 
@@ -53,6 +55,54 @@ def test_not_on_it():
     notes.put(one, Other())
     assert not vars(one) and b"Other" not in pickle.dumps(one)
     assert notes.found(copy.copy(one), Other) is None
+
+
+class Held(notes.Inside):
+    """A note that may hold its object."""
+
+    def __init__(self, one=None):
+        self.one = one
+
+
+@pytest.mark.parametrize("make", [Alike, tf.Graph, lambda: tf.constant(1.0), lambda: lambda: None])
+def test_inside(make):
+    one = make()
+    notes.put(one, held := Held(one))
+    assert notes.found(one, Held) is held and notes.of(one, Held) is held and not notes.having(Held)
+    assert notes.drop(one, Held) is held and not notes.has(one, Held)
+    assert not notes.has(None, Held) and not notes.has(object(), Held)
+
+
+def test_inside_does_not_keep_its_object_alive():
+    one = Alike()
+    notes.put(one, Held(one))
+    alive = weakref.ref(one)
+    del one
+    gc.collect()
+    assert alive() is None
+
+
+def test_copies_have_what_is_inside():
+    """And a change of one is none of the other; a pickle has nothing of it."""
+    one = Alike()
+    notes.put(one, held := Held())
+    other = copy.copy(one)
+    assert notes.found(other, Held) is held
+    notes.put(other, Held())
+    assert notes.found(one, Held) is held
+    assert b"Held" not in pickle.dumps(one) and not notes.has(pickle.loads(pickle.dumps(one)), Held)
+
+
+def test_keep():
+    one, other = Alike(), Alike()
+    alive = weakref.ref(other)
+    notes.keep(one, other)
+    del other
+    gc.collect()
+    assert alive() is not None
+    del one
+    gc.collect()
+    assert alive() is None
 
 
 def test_having():

@@ -11,15 +11,32 @@ from scripts.rooms import modules
 
 #: Each that stays, and why it cannot be handed on, or be kept with the object that it is about.
 REASONS = {
+    "core.sign._asked": "Python calls `give` as the process ends; and `agent.py` has the module without the package",
+    "core.trace._timeline": "a span begins wherever time is spent, in any thread, and costs next to nothing without it",
     "core.world._current": "the world of the process, as MPI has one: a script asks for its rank without an argument",
     "core.world._of_thread": "what `alone` has put in its place for one thread",
-    "state.notes._all": "what is known of objects of Keras, TensorFlow and Python, which cannot hold it for us",
-    "state.run_state._run": "the run that hooks of Keras and TensorFlow belong to, which hand nothing along",
+    "exchange.node.futex._order": "a lock that orders what a processor reads and writes, of all threads",
+    "features.gossip.strategy.self._rounds": "the rounds of each model, as long as the strategy is this one",
+    "features.gossip.strategy.self._variables": "what they average, for the last of them",
+    "features.gossip.strategy.self.spreads": "what they have found, which callbacks read",
+    "features.groups.apart.self._rounds": "the rounds of each model, as long as the strategy is this one",
+    "features.groups.centered.self._progress": "what tells how far the training of a model is, before it has rounds",
+    "features.groups.elastic.self._momentum": "the momentum of each model, as long as the strategy is this one",
+    "features.horovod.names.core.process_sets.global_process_set": "`hvd.global_process_set`, a public name",
+    "patches.common.under_way._by_thread": "what is under way in each thread, which others ask for in the middle of it",
+    "patches.partition.rules.RULES": "a registry, which modules of rules fill as they are imported",
+    "readers.formats.netcdf.table._library_lock": "a library that is for one thread at a time has one lock",
     "settings.in_use._current": "the settings of the process, as the environment is that they come from",
+    "settings.strategy_registry.STRATEGIES": "a registry, to which a script can add a strategy of its own",
+    "state.notes._all": "what is known of objects of Keras, TensorFlow and Python, which cannot hold it for us",
+    "state.notes._matex_notes": "the attribute for what an object has to hold, so that it goes with the object",
+    "state.run_state._run": "the run that hooks of Keras and TensorFlow belong to, which hand nothing along",
+    "strategies.pipe.self._predicted": "the weights guessed for each optimizer, as long as the strategy is this one",
+    "strategies.pipe.self._steps": "the steps of each optimizer, as long as the strategy is this one",
 }
 
-#: All together, and caches of functions apart from them.
-MOST, MOST_CACHES = 119, 20
+#: All together, and caches of functions, which forget nothing that cannot be computed again.
+MOST, MOST_CACHES = 22, 20
 
 
 def changed(tree: ast.AST) -> set[str]:
@@ -72,9 +89,9 @@ def set_from_outside(text: str) -> list[str]:
 def test_how_much():
     """Another one: hand the value on, or keep it with the model, the step, the graph or the run it is of."""
     found = {f"{module}.{name}": kind for kind, module, name in state.found()}
-    assert len([kind for kind in found.values() if kind != "cache"]) <= MOST
+    assert {name for name, kind in found.items() if kind != "cache"} == REASONS.keys()
+    assert len(REASONS) <= MOST
     assert len([kind for kind in found.values() if kind == "cache"]) <= MOST_CACHES
-    assert REASONS.keys() <= found.keys(), "a reason for what is gone"
 
 
 @pytest.mark.parametrize("module", sorted({module for kind, module, _ in state.found() if kind == "global"}))
@@ -109,6 +126,8 @@ CASES = {
     "attribute": "NAME = '_matex_a'\ndef f(one):\n    setattr(one, NAME, 1)",
     "attribute ": "def f(one):\n    one._matex_a = 1",
     "attribute  ": "def f(one):\n    one.__dict__['_matex_a'] = 1",
+    "attribute   ": "def f(one):\n    object.__setattr__(one, '_matex_a', 1)",
+    "attribute    ": "def f(one):\n    vars(one)['_matex_a'] = 1",
     "cache": "import functools\n@functools.cache\ndef a(): pass",
 }
 NONE = {

@@ -27,6 +27,7 @@ from matex_tf.patches.data.array_sharding import DataLayout
 from matex_tf.patches.data.batch_origins import PassedRows
 from matex_tf.patches.data.row_batches import RowBatches
 from matex_tf.patches.steps.row_choice import RowChoice
+from matex_tf.state import notes
 
 
 class Ring(PassedRows):
@@ -131,6 +132,6 @@ def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int)
         counts = [high - low for low, high in parts]
         low, high = parts[ranks.rank]
         elements = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], elements)
-    held = adapter._matex_ring = Ring(elements)  # lives as long as the data are walked over
+    notes.keep(adapter, held := Ring(elements))  # as long as the data are walked over
     order = batch_indices.of_shards(adapter, counts, global_size, goes_round=True)
     return RowBatches(order, held, [held.number, ranks.generation], False, repeats=False)

@@ -19,7 +19,7 @@ import wrapt
 
 from matex_tf.core import world
 from matex_tf.patches.common import wrapping
-from matex_tf.state import run_state
+from matex_tf.state import notes, run_state
 
 #: Horovod's modules, and the module in `names` that serves each; "" for one that only holds others.
 MODULES = {
@@ -55,7 +55,12 @@ NOTE = (
 )
 
 _NAMES = "matex_tf.features.horovod.names"
-MADE = "__made_by_matex_tf__"
+
+
+class Made:
+    """Of a module: that it is one of these."""
+
+
 _ELSEWHERE = {
     "torch": "matex_tf is for TensorFlow; PyTorch has torch.distributed.",
     "mxnet": "matex_tf is for TensorFlow.",
@@ -71,7 +76,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if name.partition(".")[0] != "horovod":
             return None
-        if name != "horovod" and not getattr(sys.modules.get("horovod"), MADE, False):
+        if name != "horovod" and not notes.has(sys.modules.get("horovod"), Made):
             return None
         part = name.split(".")[1] if "." in name else ""
         if part in _ELSEWHERE and name not in MODULES:
@@ -82,7 +87,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        setattr(module, MADE, True)
+        notes.put(module, Made())
         module.__path__ = []
         module.__version__ = VERSION  # type: ignore[attr-defined]
         own = MODULES[module.__name__]

@@ -11,6 +11,7 @@ from types import ModuleType
 
 from matex_tf.features.horovod import alias
 from matex_tf.patches.common import sharing_report
+from matex_tf.state import notes
 
 NOTE = (
     "the script imports the Horovod that is installed: the batch is the rank's own, and matex_tf splits and "
@@ -23,7 +24,7 @@ _ON_THE_WAY = ("wrapt", "matex_tf.", "importlib.", "horovod.")
 
 def install(module: ModuleType) -> None:
     """Put the patches aside if it is the script that imports horovod.tensorflow."""
-    if getattr(module, alias.MADE, False):
+    if notes.has(module, alias.Made):
         return
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
     names = [f"{frame.f_globals.get('__name__', '')}." for frame in frames]

@@ -13,9 +13,9 @@ from typing import Any
 
 from matex_tf.patches.files import callers
 from matex_tf.patches.files.handles import kinds, opened, privately
+from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
-
-_CALL = "_matex_call"
+from matex_tf.state import notes
 
 
 def install(module: ModuleType) -> None:
@@ -42,7 +42,7 @@ def _zip(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
     call = privately.open_file("ZipFile", where, file, mode, opening, lambda: archive)
     archive.filename = os.fspath(file)
     if call is not None:
-        setattr(archive, _CALL, call)
+        notes.put(archive, call)
     return None
 
 
@@ -59,12 +59,11 @@ def _tar(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
     call = privately.open_file("TarFile", where, file, mode, opening, lambda: archives[-1])
     if call is not None:
-        setattr(archives[-1], _CALL, call)
+        notes.put(archives[-1], call)
     return archives[-1]
 
 
 def _close(wrapped: Any, archive: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    call = vars(archive).pop(_CALL, None)
-    kinds.meet_after("close", call)
+    kinds.meet_after("close", notes.drop(archive, Call))
     return result

@@ -19,6 +19,7 @@ from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened, stores
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import notes
 
 
 def install(module: ModuleType) -> None:
@@ -69,7 +70,7 @@ def _connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if size > opened.LARGEST_COPY:
         opened.log_too_large(path)
     elif size >= 0:
-        connection.matex_call = call
+        notes.put(connection, call)
         kinds.meet_after("copy", call)
         takeover.watch(connection, path, call.folder)
     return connection
@@ -94,20 +95,17 @@ def _fill(wrapped: Any, path: str, copy: Any) -> None:
 class _Meets:
     """A connection whose commits and whose end are meetings."""
 
-    matex_call: Call | None = None
-
     def commit(self) -> None:
         super().commit()  # type: ignore[misc]
-        kinds.meet_after("commit", self.matex_call)
+        kinds.meet_after("commit", notes.found(self, Call))
 
     def close(self) -> None:
         super().close()  # type: ignore[misc]
-        kinds.meet_after("close", self.matex_call)
-        self.matex_call = None
+        kinds.meet_after("close", notes.drop(self, Call))
 
     def __exit__(self, *error: Any) -> Any:
         result = super().__exit__(*error)  # type: ignore[misc]
-        kinds.meet_after("commit", self.matex_call)
+        kinds.meet_after("commit", notes.found(self, Call))
         return result
 
 

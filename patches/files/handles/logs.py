@@ -10,6 +10,7 @@ Relies on: `logging.FileHandler.__init__`, `_open` (documented for those who mak
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from types import ModuleType
 from typing import Any
@@ -17,11 +18,23 @@ from typing import Any
 from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.files import callers, once, takeover
 from matex_tf.patches.files.handles import kinds, opened
+from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import notes
 
 _THROUGH = frozenset(("logging", "logging.handlers", "logging.config"))
-_CALL = "_matex_call"
-_NOTHING = "_matex_keeps_nothing"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared(notes.Inside):
+    """Of a handler whose file ranks have opened together."""
+
+    call: Call
+    heir: _Heir
+
+
+class _KeepsNothing(notes.Inside):
+    """Of a handler: that it is another rank's to write."""
 
 
 def install(module: ModuleType) -> None:
@@ -44,7 +57,7 @@ class _Heir:
         self._handler = handler
 
     def take_over(self) -> int:
-        setattr(self._handler, _NOTHING, False)
+        notes.drop(self._handler, _KeepsNothing)
         self._handler.mode = self._handler.mode.replace("w", "a")
         if self._handler.stream is not None:
             self._handler.stream.close()
@@ -60,7 +73,7 @@ def _begin(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     call, shared = opened.call_of(type(handler).__name__, where, file, mode), True
 
     def elsewhere(sent: None) -> None:
-        setattr(handler, _NOTHING, True)
+        notes.put(handler, _KeepsNothing())
         wrapped(*args, **kwargs)
 
     def by_itself() -> None:
@@ -71,21 +84,21 @@ def _begin(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     once.do(call, lambda: wrapped(*args, **kwargs), elsewhere=elsewhere, alone=by_itself)
     if shared:
         heir = _Heir(handler)
-        setattr(handler, _CALL, (call, heir))
+        notes.put(handler, _Shared(call, heir))
         takeover.watch(heir, os.fsdecode(file), call.folder)
     return None
 
 
 def _open(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    if vars(handler).get(_NOTHING):
+    if notes.has(handler, _KeepsNothing):
         return open(os.devnull, "w", encoding="utf-8", errors="replace")
     return wrapped(*args, **kwargs)
 
 
 def _unless_it_keeps_nothing(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    if vars(handler).get(_NOTHING):
+    if notes.has(handler, _KeepsNothing):
         return False
-    if _CALL not in vars(handler):
+    if not notes.has(handler, _Shared):
         return wrapped(*args, **kwargs)
     with alone():  # it renames files, and the other ranks do not come there
         return wrapped(*args, **kwargs)
@@ -93,6 +106,6 @@ def _unless_it_keeps_nothing(wrapped: Any, handler: Any, args: Any, kwargs: Any)
 
 def _close(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    call, _ = vars(handler).pop(_CALL, (None, None))
-    kinds.meet_after("close", call)
+    shared = notes.drop(handler, _Shared)
+    kinds.meet_after("close", None if shared is None else shared.call)
     return result

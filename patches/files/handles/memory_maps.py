@@ -15,7 +15,7 @@ import pathlib
 import tempfile
 import weakref
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from matex_tf.errors import MatexError
 from matex_tf.patches.files import callers
@@ -28,6 +28,12 @@ _MODES = {"readwrite": "r+", "write": "w+"}
 
 #: Modules of NumPy that make a map for whoever calls them (`numpy.load`).
 _THROUGH = frozenset(f"numpy.lib.{name}" for name in ("format", "_format_impl", "npyio", "_npyio_impl"))
+
+
+class _Mapped(NamedTuple):
+    """Of the map of a file: the call that has made it."""
+
+    call: Call
 
 
 def install(module: ModuleType) -> None:
@@ -77,7 +83,7 @@ def _mapped(what: str, make: Any, file: Any, mode: Any) -> Any:
 
     call = privately.open_file(what, where, file, mode, opening, lambda: array._mmap, largest_copy=opened.LARGEST_COPY)
     if call is not None:
-        notes.put(array._mmap, call)
+        notes.put(array._mmap, _Mapped(call))
         weakref.finalize(array._mmap, kinds.meet_after, "close", call).atexit = False
     return array
 
@@ -99,5 +105,6 @@ def _flush(wrapped: Any, array: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and array.base is mapped:  # flushing a part of an array ends in flushing the whole
-        kinds.meet_after("flush", notes.found(mapped, Call))
+        known = notes.found(mapped, _Mapped)
+        kinds.meet_after("flush", None if known is None else known.call)
     return result

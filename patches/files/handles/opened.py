@@ -9,6 +9,7 @@ files that the last three give, public.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from matex_tf.patches.files import callers, once, places, takeover
 from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
-from matex_tf.state import run_state
+from matex_tf.state import notes, run_state
 
 #: Bytes of a file up to which the other ranks hold a copy of it.
 LARGEST_COPY = 1 << 28
@@ -71,6 +72,13 @@ def _shared_open(
     if not where:
         return alone()
     return open_as(call_of("open", where, file, mode), os.fsdecode(file), mode, options, alone)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Closes(notes.Inside):
+    """Of a file that compresses: what is closed with it."""
+
+    raw: Any
 
 
 class Descriptor:
@@ -147,13 +155,13 @@ def _open_compressed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any
         return wrapped(file, mode, *rest, **named)
     opened = wrapped(raw, mode, *rest, **named)
     inner = getattr(opened, "buffer", opened)
-    inner._matex_closes = raw  # closed with it, see `_close_compressed`
+    notes.put(inner, _Closes(raw))
     return opened
 
 
 def _close_compressed(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    raw = vars(file).pop("_matex_closes", None)
-    if raw is not None:
-        raw.close()
+    closes = notes.drop(file, _Closes)
+    if closes is not None:
+        closes.raw.close()
     return result

@@ -9,6 +9,7 @@ Relies on: `subprocess.Popen.__init__`, `poll`, `wait`, `communicate`, `send_sig
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -20,9 +21,15 @@ from matex_tf.patches.files import callers, once
 from matex_tf.patches.files.handles import kinds
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import wrap
+from matex_tf.state import notes
 
-_CALL = "_matex_call"
-_HERE = "_matex_here"
+
+@dataclasses.dataclass(frozen=True)
+class _Started(notes.Inside):
+    """Of a `Popen`: the call, and whether this rank has started the program."""
+
+    call: Call
+    here: bool
 
 
 def install(module: ModuleType) -> None:
@@ -43,8 +50,7 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> None:
 
     def act() -> None:
         wrapped(*args, **kwargs)
-        setattr(process, _CALL, call)
-        setattr(process, _HERE, True)
+        notes.put(process, _Started(call, here=True))
         for name in ("stdout", "stderr"):
             if getattr(process, name) is not None:
                 setattr(process, name, _Pipe(getattr(process, name), call, name))
@@ -61,8 +67,7 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> None:
             _Pipe(None, call, "stdout") if pipes[1] else None,
             _Pipe(None, call, "stderr") if pipes[2] else None,
         )
-        setattr(process, _CALL, call)
-        setattr(process, _HERE, False)
+        notes.put(process, _Started(call, here=False))
 
     process._child_created = False
     return once.do(call, act, tell, elsewhere, lambda: wrapped(*args, **kwargs))
@@ -75,10 +80,10 @@ def _no_input(text: bool) -> Any:
 
 def _method(name: str) -> Any:
     def wrapper(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
-        started = vars(process).get(_CALL)
-        if started is None:
+        known = notes.found(process, _Started)
+        if known is None:
             return wrapped(*args, **kwargs)
-        here = vars(process)[_HERE]
+        started = known.call
 
         def elsewhere(sent: Any) -> Any:
             result, process.returncode = sent
@@ -86,7 +91,7 @@ def _method(name: str) -> Any:
 
         return _for_all(
             Call(f"Popen.{name}", callers.caller(), (*started.details, *once.describe(args, kwargs)), started.folder),
-            here,
+            known.here,
             lambda: wrapped(*args, **kwargs),
             lambda result: (result, process.returncode),
             elsewhere,

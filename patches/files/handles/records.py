@@ -11,6 +11,7 @@ Relies on: `tf.io.gfile.GFile`, `tf.compat.v1.gfile.FastGFile`, `tf.io.TFRecordW
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -22,9 +23,17 @@ from matex_tf.patches.files import callers, once
 from matex_tf.patches.files.handles import kinds, opened, privately
 from matex_tf.patches.files.once import Call
 from matex_tf.patches.files.wrapping import taken, wrap
+from matex_tf.state import notes
 
-_CALL = "_matex_call"
 _NAME = "_FileIO__name"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared(notes.Inside):
+    """Of a file that ranks have opened together: the call, and the name that the script gave it."""
+
+    call: Call
+    name: Any
 
 
 def install(module: ModuleType) -> None:
@@ -54,7 +63,7 @@ def _gfile(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
 
     call = privately.open_file("GFile", where, name, mode, opening, lambda: file, lasts=True)
     if call is not None:
-        setattr(file, _CALL, (call, name))
+        notes.put(file, _Shared(call, name))
     return None
 
 
@@ -67,23 +76,23 @@ def _records(wrapped: Any, writer: Any, args: Any, kwargs: Any) -> Any:
         "TFRecordWriter", where, path, "w", lambda target: wrapped(target, *rest, **named), lambda: writer
     )
     if call is not None:
-        setattr(writer, _CALL, (call, path))
+        notes.put(writer, _Shared(call, path))
     return None
 
 
 def _close(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    call, name = vars(file).pop(_CALL, (None, ""))
-    if call is not None and hasattr(file, _NAME):
-        setattr(file, _NAME, name)
-    kinds.meet_after("close", call)
+    shared = notes.drop(file, _Shared)
+    if shared is not None and hasattr(file, _NAME):
+        setattr(file, _NAME, shared.name)
+    kinds.meet_after("close", None if shared is None else shared.call)
     return result
 
 
 def _flush(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    call, _ = vars(file).get(_CALL, (None, ""))
-    kinds.meet_after("flush", call)
+    shared = notes.found(file, _Shared)
+    kinds.meet_after("flush", None if shared is None else shared.call)
     return result
 
 

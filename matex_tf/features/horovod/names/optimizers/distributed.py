@@ -16,11 +16,10 @@ import tensorflow as tf
 
 from matex_tf.features.horovod.names.optimizers.aggregation import Aggregation
 from matex_tf.features.horovod.names.optimizers.gradients import Reduction, variable_name
+from matex_tf.state import notes
 
-_STATE = "_matex_horovod"
 
-
-class How:
+class How(notes.Inside):
     """How one optimizer gets its gradients."""
 
     def __init__(self, reduction: Reduction, passes: int, average: bool):
@@ -97,9 +96,7 @@ def is_distributed_inside(optimizer: Any) -> bool:
 
 def how_of(optimizer: Any) -> How:
     """How this optimizer gets its gradients; not among what Keras tracks."""
-    if _STATE not in optimizer.__dict__:
-        optimizer.__dict__[_STATE] = How(*optimizer.matex_made)
-    return optimizer.__dict__[_STATE]
+    return notes.of(optimizer, How, lambda: How(*optimizer.matex_made))
 
 
 def class_of(kind: type, added: type, *made: Any) -> Any:
