@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matex_tf.patches.sources.batch_ownership import Finding
     from matex_tf.patches.sources.pipeline_ownership import Made
     from matex_tf.patches.steps.row_choice import RowChoice
-
-Note = TypeVar("Note")
 
 
 class FitPart(Protocol):
@@ -96,13 +94,6 @@ class ModelState:
     whole: bool | None = None
     whole_as: tuple[bool, ...] = ()
     fit_parts: list[FitPart] = dataclasses.field(default_factory=list)
-    _notes: dict[type[Any], Any] = dataclasses.field(default_factory=dict)
-
-    def note(self, kind: type[Note]) -> Note:
-        """What a feature remembers about the model, of this class; made, without arguments, if there is none."""
-        if kind not in self._notes:
-            self._notes[kind] = kind()
-        return cast(Note, self._notes[kind])
 
 
 def of(model: Any) -> ModelState:

@@ -19,6 +19,7 @@ from matex_tf.features.dynamics.options import DynamicsOptions
 from matex_tf.features.dynamics.patches import rows_seen
 from matex_tf.patches.common import keras_lines, log_once, model_state, wrapping
 from matex_tf.patches.common.row_slicing import RowRange
+from matex_tf.state import notes
 
 
 @dataclasses.dataclass
@@ -73,7 +74,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     state = model_state.of(model)
     steps = given.get("steps_per_epoch") or _steps(given)
     epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-    grown = state.note(Grown)
+    grown = notes.of(model, Grown)
     part = Changing(Changes(model, wanted, watched, steps, log_once.log, epochs, grown.growth))
     state.fit_parts.append(part)
     try:

@@ -21,6 +21,7 @@ from matex_tf.features.samples.patches.schedules import Ahead
 from matex_tf.patches.common import keras_lines, model_state, wrapping
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import resume_fit
+from matex_tf.state import notes
 
 
 @dataclasses.dataclass
@@ -43,21 +44,21 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     chosen = settings.current().of(SampleOptions)
     if not chosen.scores_samples:
         return wrapped(*args, **kwargs)
-    notes = model_state.of(model)
+    known = model_state.of(model)
     given = inspect.signature(wrapped).bind(*args, **kwargs)
     given.apply_defaults()
     pruning = Pruning(
         chosen,
         int(given.arguments["epochs"]),
-        notes.note(Factors).variable,
+        notes.of(model, Factors).variable,
         Ahead(weights.optimizers_of(model)),
         functools.partial(resume_fit.choice_in, model),
     )
-    notes.row_choice = pruning
+    known.row_choice = pruning
     try:
         history = wrapped(*args, **kwargs)
     finally:
-        notes.row_choice = None
+        known.row_choice = None
     pruning.end()
     return history
 
