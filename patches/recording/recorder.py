@@ -9,7 +9,7 @@ and `Trainer.fit`, `evaluate` and `train_on_batch`, public; `JAXTrainer.jax_stat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -31,11 +31,11 @@ in_keras = ActiveFlag("loops of Keras")
 class Recorder:
     """Counts the steps of this process, and writes down what rank 0 has after each."""
 
-    def __init__(self) -> None:
-        """As the environment says, see `record`."""
-        self._writer = record.Writer(os.environ.get(record.DIRECTORY, ""))
-        self._wanted = int(os.environ.get(record.STEPS, "0"))
-        self.nudge = int(os.environ.get(record.NUDGE, "0"))
+    def __init__(self, environ: Mapping[str, str] = os.environ):
+        """Args: environ: what is wanted, see `record`."""
+        self._writer = record.Writer(environ.get(record.DIRECTORY, ""))
+        self._wanted = int(environ.get(record.STEPS, "0"))
+        self.nudge = int(environ.get(record.NUDGE, "0"))
         self.steps = 0
 
     def add(self, kind: str, values: dict[str, np.ndarray]) -> None:

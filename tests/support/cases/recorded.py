@@ -6,6 +6,8 @@ import inspect
 import os
 
 from matex_tf.core import world
+from matex_tf.state import run_state
+from matex_tf.verifying import record
 from tests.support.named import find
 
 
@@ -22,10 +24,11 @@ def recorded(case, kwargs, folder, nudges, tmp):
     group = int(tmp.rpartition(".")[2])
     into = os.path.join(folder, f"{world.size()}.{group}")
     os.makedirs(into, exist_ok=True)
-    before, recorder._recorder = recorder._recorder, recorder.Recorder(into, 0, nudges[group])
+    before, run = run_state.part(recorder.Recorder), run_state.current()
+    run.begin(recorder.Recorder({record.DIRECTORY: into, record.NUDGE: str(nudges[group])}))
     function = find(case)
     more = {"tmp": tmp} if "tmp" in inspect.signature(function).parameters else {}
     try:
         return function(**kwargs, **more)
     finally:
-        recorder._recorder = before
+        run.begin(before)
