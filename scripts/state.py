@@ -251,6 +251,8 @@ def _set_on_others(module: str, trees: dict[str, ast.Module]) -> set[str]:
         name: ast.expr | str | None = None
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("setattr", "__setattr__"):
             name = node.args[1]
+        elif isinstance(node, ast.Call) and re.search(r"(__dict__|^vars\(.*\))\.setdefault$", ast.unparse(node.func)):
+            name = node.args[0]
         elif isinstance(node, ast.Subscript) and re.search(r"__dict__$|^vars\(", ast.unparse(node.value)):
             name = node.slice if isinstance(node.ctx, ast.Store) else None
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

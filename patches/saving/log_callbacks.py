@@ -13,11 +13,15 @@ from typing import Any
 
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.saving import model_files
+from matex_tf.state import notes
 
-#: How a training begins; a rank that becomes the first later does it then. By the callback what it has not done yet.
+#: How a training begins; a rank that becomes the first later does it then.
 _BEGINNING = ("set_model", "on_train_begin")
-_LEFT_OUT = "_matex_left_out"
 _CLASSES = {"csv_logger": "CSVLogger", "tensorboard": "TensorBoard", "remote_monitor": "RemoteMonitor"}
+
+
+class _LeftOut(dict[str, Any], notes.Inside):
+    """Of a callback: what of the beginning it has not done yet."""
 
 
 def install(module: ModuleType) -> None:
@@ -41,9 +45,9 @@ def _on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     asked = wrapped.__name__
     if not model_files.writes():
         if asked in _BEGINNING:
-            vars(instance).setdefault(_LEFT_OUT, {})[asked] = args, kwargs
+            notes.of(instance, _LeftOut)[asked] = args, kwargs
         return None
-    left_out = vars(instance).pop(_LEFT_OUT, {})
+    left_out = notes.drop(instance, _LeftOut) or _LeftOut()
     for name in _BEGINNING[: _BEGINNING.index(asked)] if asked in _BEGINNING else _BEGINNING:
         if name not in left_out:
             continue

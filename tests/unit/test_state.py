@@ -128,6 +128,7 @@ CASES = {
     "attribute  ": "def f(one):\n    one.__dict__['_matex_a'] = 1",
     "attribute   ": "def f(one):\n    object.__setattr__(one, '_matex_a', 1)",
     "attribute    ": "def f(one):\n    vars(one)['_matex_a'] = 1",
+    "attribute     ": "def f(one):\n    vars(one).setdefault('_matex_a', {})[1] = 1",
     "cache": "import functools\n@functools.cache\ndef a(): pass",
 }
 NONE = {
