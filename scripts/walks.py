@@ -26,8 +26,11 @@ from matex_tf import DataSet
 from matex_tf.core import world
 
 ROOT = Path(matex_tf.errors.__file__).resolve().parents[1]
-#: What every room uses, every collective of the world, and every call of `open` passes: no stations of a walk.
-EVERYWHERE = ("matex_tf/settings/", "matex_tf/errors.py", "matex_tf/core/trace.py", "matex_tf/__init__.py")
+#: What every room uses, and every collective of the world, every call of `open` and every import passes: no stations.
+EVERYWHERE = (
+    *("matex_tf/settings/", "matex_tf/state/", "matex_tf/errors.py", "matex_tf/core/trace.py", "matex_tf/__init__.py"),
+    "matex_tf/layer/",  # which not every machine has
+)
 EVERY_CALL = (
     "matex_tf/core/transport/",
     "matex_tf/core/waiting.py",
@@ -35,6 +38,7 @@ EVERY_CALL = (
     "patches/common/wrapping.py",
     "patches/common/active_flag.py",
     "matex_tf/job/",
+    "matex_tf/features/short_names.py",
 )
 
 
