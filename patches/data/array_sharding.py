@@ -23,7 +23,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
-from matex_tf.patches.data import batch_indices, batch_origins, epoch_orders
+from matex_tf.patches.data import batch_indices, epoch_orders, local_batch
 from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
 from matex_tf.patches.data.lost_rows import Orphans, found
 from matex_tf.patches.data.row_batches import RowBatches, as_tf_data
@@ -112,9 +112,9 @@ def pipeline(
     origin = [0, ranks.generation]
     if orphans is not None and holding.sharded:
         notes.keep(adapter, orphans)  # as long as the data are walked over
-        origin = [batch_origins.remember(orphans), orphans.generation]
+        origin = [local_batch.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:
-        origin = [batch_origins.remember(rows), ranks.generation]
+        origin = [local_batch.remember(rows), ranks.generation]
     draws = epoch_orders.asked() is not None or chosen is not None or epochs is not None or orphans is not None
     made = RowBatches(order, rows, origin, not holding.sharded, repeats=not draws)
     return made if epochs is None else as_tf_data(made)
@@ -145,25 +145,14 @@ def _layout(leaves: list[Any], asked: dict[str, Any], purpose: str) -> tuple[Dat
     return compare(leaves), None
 
 
-class _Arrays(decide.Data):
-    """Arrays, as data to decide about. The ranks have compared them."""
-
-    def __init__(self, leaves: list[Any], sharded: bool):
-        self.source = Source.OWN if sharded else Source.NUMBERS
-        self._leaves = leaves
-
-    def unfit(self) -> Why:
-        """See `decide.Data`."""
-        return Reason.SPARSE() if any(map(_sparse, self._leaves)) else NOTHING
-
-
 def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice | None) -> Why:
     """Why a rank does not gather its own rows of arrays, but cuts them out of whole batches; empty if it gathers them.
 
     Raises:
         MatexError: ranks cannot have rows of their own of sparse arrays; or rows cannot be left out.
     """
-    why = decide.alone(_Arrays(leaves, sharded), "fit" if training else "evaluate")
+    why = decide.asked(Source.OWN if sharded else Source.NUMBERS, training)
+    why = why or (Reason.SPARSE() if any(map(_sparse, leaves)) else NOTHING)
     if sharded and why:
         raise MatexError(
             "the ranks hold different rows of sparse arrays: give every rank the whole, or make the arrays dense."

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
@@ -24,15 +25,12 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data import batch_origins, first_rank
-from matex_tf.patches.data.batch_shapes import BatchShapes
-from matex_tf.patches.data.counted_rows import CountedRows
-from matex_tf.patches.data.local_batch import Gatherer, LocalBatch, at_least_one_row
+from matex_tf.patches.data.local_batch import BatchShapes, Gatherer, LocalBatch, PassedRows, at_least_one_row, came_from
 from matex_tf.patches.data.lost_rows import Orphans
 from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.sources import batch_ownership as guesses
+from matex_tf.patches.sources.decide import Price
 from matex_tf.patches.sources.pipeline_ownership import Made
-from matex_tf.patches.sources.price import Price
 from matex_tf.state import notes, run_state
 from matex_tf.watching.meter import Meter
 
@@ -44,6 +42,8 @@ Batch = Callable[[], tuple[Any, RowRange]]
 #: Part of an epoch's time, waited for input, from which on a line says so; and the seconds that it must be at least.
 _MUCH = 0.1
 _MUCH_SECONDS = 1.0
+#: Specs of batches that ranks can take of rank 0.
+_SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 _HINT = "; a line at the start of fit says why every rank does all of the work on it (docs/data.md)"
 
 
@@ -55,6 +55,45 @@ class _Quick(NamedTuple):
     """Of an iterator: its `next` without what makes that slow; None if there is none."""
 
     next: Callable[[], Any] | None
+
+
+class CountedRows:
+    """Counts the rows of each batch over the ranks, and has a row for a rank that has none."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def share(self, data: Any, rows: int) -> RowRange | None:
+        """This rank's part of the batch; None where no rank has a batch any more. Every rank must call.
+
+        Args:
+            data: the rank's batch; None where it has none any more.
+            rows: of it; -1 where there is none.
+        """
+        counts = world.current().allgather(rows, "count the rows of a batch")
+        if max(counts) < 0:
+            return None
+        if data is not None:
+            self._last = data
+        return RowRange.own(counts, world.current().rank)
+
+    def ghost(self, spec: Any) -> Any:
+        """One row for a rank that has none: of its last batch, or zeros where it never had one.
+
+        Args:
+            spec: of a batch.
+        """
+        if self._last is not None:
+            return tf.nest.map_structure(_one_row, self._last)
+        return tf.nest.map_structure(_zeros, spec)
+
+
+def _one_row(leaf: Any) -> Any:
+    return leaf if leaf is None else at_least_one_row(leaf[:1])
+
+
+def _zeros(spec: Any) -> Any:
+    return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
 
 class BatchSource:
@@ -71,7 +110,7 @@ class BatchSource:
         self._by_all: str | None = None  # what of the work on the data every rank does, where that is known
         self._owned = False  # whether the rank gets its own rows, and so did no work for others
         self._ranks = 0  # with batches of the script's size for each rank, how many those are
-        self._ring: batch_origins.PassedRows | None = None  # where rows go round among the ranks
+        self._ring: PassedRows | None = None  # where rows go round among the ranks
         self._origin: Any = None  # of rows that it has gathered
         self._counter = CountedRows()
         self.own_on_batch = False  # whether the ranks have given rows of their own to `train_on_batch`
@@ -105,7 +144,7 @@ class BatchSource:
                 self._owned = True
                 batch = self._counted(fetched[0] if fetched else None, spec)
             elif finding.of_first_rank and not per_rank:
-                data = first_rank.batch(fetched, spec)
+                data = _of_first_rank(fetched, spec)
                 batch = None if data is None else functools.partial(_part_of, data)
             elif fetched and per_rank:
                 batch = functools.partial(_one_of, fetched + fetch(iterator, self._ranks - 1))
@@ -128,7 +167,8 @@ class BatchSource:
     def _go_round(self, fetched: list[LocalBatch]) -> None:
         """Rows that have been trained on travel while the next batch is."""
         if fetched and self.kind == "train":
-            self._ring = batch_origins.passed(fetched[0].origin)
+            source = came_from(fetched[0].origin)
+            self._ring = source if isinstance(source, PassedRows) else None
             if self._ring is not None:
                 self._ring.after_batch(fetched[0].batch.numpy())
 
@@ -141,7 +181,7 @@ class BatchSource:
             data = fetched[0] if fetched else None
             made = notes.found(dataset, Made) or guesses.UNKNOWN
             found = guesses.look(data, made, f"compare the first batch of {purpose}")
-            if first_rank.has_the_say(found, made, getattr(iterator, "element_spec", None)):
+            if _first_rank_has_the_say(found, made, getattr(iterator, "element_spec", None)):
                 found = dataclasses.replace(found, of_first_rank=True)
             guesses.tell(found, f"the data of {purpose}")
             notes.put(dataset, found)
@@ -206,8 +246,8 @@ class BatchSource:
     @property
     def of_each_rank(self) -> bool:
         """Whether the rows of the last batch were those of a rank, which no other one can have."""
-        from_arrays = self._origin is not None and batch_origins.find(int(self._origin.numpy()[0]))
-        return self._owned and not isinstance(from_arrays, (Gatherer, Orphans))
+        source = None if self._origin is None else came_from(self._origin)
+        return self._owned and not isinstance(source, (Gatherer, Orphans))
 
     def say_again(self) -> None:
         """A rank has come that has not heard what was said, and of which nothing is known."""
@@ -315,7 +355,7 @@ def _part_of(data: Any) -> tuple[Any, RowRange]:
 def _gathered(own: LocalBatch, share: RowRange) -> tuple[Any, RowRange]:
     """A batch of which every rank has gathered its own rows: this share, or another where a rank has died since."""
     now = own.reshard()
-    shapes = batch_origins.find(int(own.origin.numpy()[0]))
+    shapes = came_from(own.origin)
     data = shapes.common(now.data) if isinstance(shapes, BatchShapes) else now.data
     return data, share if now is own else now.row_range()
 
@@ -339,3 +379,32 @@ def _one_of(batches: list[Any]) -> tuple[Any, RowRange]:
     if ranks.rank < len(batches):
         return batches[ranks.rank], RowRange.own(rows, ranks.rank)
     return batches[0], RowRange.own([*rows, 0], len(rows))
+
+
+def _first_rank_has_the_say(finding: guesses.Finding, made: Made, spec: Any) -> bool:
+    """Whether the first batch shows that ranks shall take rank 0's; the same on every rank.
+
+    Args:
+        finding: what it has shown.
+        made: what the data are made of.
+        spec: of a batch.
+    """
+    differs = bool(finding.differs) and not finding.own and made.python and settings.current().rows == "auto"
+    return differs and world.current().guard is None and all(isinstance(one, _SPECS) for one in tf.nest.flatten(spec))
+
+
+def _of_first_rank(fetched: list[Any], spec: Any) -> Any:
+    """Rank 0's batch; None where it has none any more. All ranks come here.
+
+    Args:
+        fetched: this rank's, or nothing.
+        spec: of a batch.
+    """
+    mine = None
+    if fetched and world.current().rank == 0:
+        mine = [np.asarray(leaf) for leaf in tf.nest.flatten(fetched[0], expand_composites=True)]
+    leaves = world.current().broadcast(mine, "take the batch of rank 0")
+    if leaves is None:
+        return None
+    tensors = [tf.convert_to_tensor(leaf) for leaf in leaves]
+    return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)

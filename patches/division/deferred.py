@@ -120,6 +120,29 @@ def apply(dataset: Any, stages: Sequence[Stage], first: int = 0) -> Any:
     return dataset
 
 
+def batched(rows: Any, like: Any, size: int, first: tf.TensorSpec | None = None, drop: bool = False) -> Any:
+    """Batch flat elements.
+
+    Args:
+        rows: a dataset of them.
+        like: what `batch` or `padded_batch` has made.
+        size: rows of a batch.
+        first: of a tensor that stands in front of those of `like`, if one does.
+        drop: whether a last batch of fewer rows is left out.
+    """
+    if calls.kind(like) == "padded_batch":
+        shapes, values = tf.nest.flatten(like._padded_shapes), tf.nest.flatten(like._padding_values)
+        if first is not None:
+            shapes = [tf.constant(first.shape.as_list(), tf.int64), *shapes]
+            values = [tf.constant(0, first.dtype), *values]
+        return rows.padded_batch(size, tuple(shapes), tuple(values), drop_remainder=drop)
+    return rows.batch(size, drop_remainder=drop, **_in_parallel(_parallel(like)))
+
+
+def _parallel(dataset: Any) -> int | None:
+    return int(dataset._num_parallel_calls) if hasattr(dataset, "_num_parallel_calls") else None
+
+
 def _in_parallel(parallel: int | None) -> dict[str, Any]:
     return {} if parallel is None else {"num_parallel_calls": parallel, "deterministic": True}
 
@@ -232,9 +255,8 @@ def _drawn_first(before: Deferred, dataset: Any) -> Deferred | None:
 def stage_of(dataset: Any) -> Stage:
     """What a map does."""
     takes = len(structure.get_flat_tensor_specs(dataset._input_dataset.element_spec))
-    parallel = int(dataset._num_parallel_calls) if hasattr(dataset, "_num_parallel_calls") else None
     of_vectors = None if (found := notes.found(dataset, csv_lines.OfVectors)) is None else found.function
-    return Stage(dataset._map_func.function, 0, takes, parallel, of_vectors)
+    return Stage(dataset._map_func.function, 0, takes, _parallel(dataset), of_vectors)
 
 
 def _of_zip(dataset: Any) -> Deferred:

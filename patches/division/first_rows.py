@@ -67,7 +67,7 @@ def _like(dataset: Any) -> Any:
     if kind in deferred.WHOLE_ELEMENTS:
         return deferred.again(before, dataset)
     if kind in ("batch", "padded_batch"):
-        return _batched(before, dataset, kind)
+        return deferred.batched(before, dataset, int(dataset._batch_size))
     if kind == "map":
         return before.map(_without_draws(dataset._map_func.function) or _call(dataset._map_func))
     if kind == "filter":
@@ -99,11 +99,3 @@ def _without_draws(function: Any) -> Callable[..., Any] | None:
         return None
     nothing = [tf.zeros(spec.shape, spec.dtype) for spec in split.drawn]
     return tf.autograph.experimental.do_not_convert(lambda *element: tuple(split.compute(*element, *nothing)))
-
-
-def _batched(before: Any, dataset: Any, kind: str) -> Any:
-    size = int(dataset._batch_size)
-    if kind == "batch":
-        return before.batch(size)
-    shapes, values = (tuple(tf.nest.flatten(one)) for one in (dataset._padded_shapes, dataset._padding_values))
-    return before.padded_batch(size, shapes, values)

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.data import batch_origins
-from matex_tf.patches.data.batch_shapes import BatchShapes
-from matex_tf.patches.data.local_batch import LocalBatch
-from matex_tf.patches.division import deferred, purity, row_wise, window_rows
-from matex_tf.patches.sources import calls
-from matex_tf.patches.sources.pipeline_ownership import unwrapped
+from matex_tf.patches.data import local_batch
+from matex_tf.patches.data.local_batch import BatchShapes, LocalBatch
+from matex_tf.patches.division import deferred, first_rows, purity, window_rows
+from matex_tf.patches.sources import calls, decide, pipeline_ownership
+from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.pipeline_ownership import Made, unwrapped
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Unfit, Why
 from matex_tf.state import notes
 
@@ -47,6 +48,24 @@ class Divided(NamedTuple):
     rows: list[int | None]
     maps: int
     kept: Why
+
+    def done_by_all(self) -> str:
+        """What of the work every rank does, and why; in words, if there is a reason."""
+        if not self.kept:
+            return ""
+        if self.dataset is None:
+            return f"every rank does all of the work on it: {self.kept}"
+        return f"all ranks do what comes before it, since {self.kept}"
+
+    def who_does_it(self) -> str:
+        """Who does what."""
+        if self.dataset is None:
+            because = f": {self.kept}" if self.kept else ""
+            kept = "its batches" if settings.current().batch == "per-rank" else "its rows of each batch"
+            return f"each rank runs the whole tf.data pipeline and keeps {kept} (--data exact){because}"
+        maps = f"{self.maps} map{'s' * (self.maps > 1)}"
+        every = f"; {self.done_by_all()}" if self.kept else ""
+        return f"each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}"
 
 
 def divide(dataset: Any, whole: Any = None) -> Divided:
@@ -84,7 +103,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
         if shapes is not None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return _whole(Reason.SHAPES())
         form = _in_front(form, behind, int(batched._batch_size))
-    data = _parts(batched, form, 0 if shapes is None else batch_origins.remember(shapes), whole)
+    data = _parts(batched, form, 0 if shapes is None else local_batch.remember(shapes), whole)
     for one in reversed(behind):
         data = _again(data, one)
     specs = dataset.element_spec
@@ -135,7 +154,7 @@ def _may_follow(dataset: Any) -> bool:
     if kind != "map":
         return kind in _BEHIND
     function = dataset._map_func.function
-    return not purity.effects(function) and row_wise.is_row_wise(function)
+    return not purity.effects(function) and purity.is_row_wise(function)
 
 
 def _whole(why: Why) -> Divided:
@@ -171,7 +190,7 @@ def _padded(batched: Any, behind: list[Any]) -> dict[int, Any] | None:
     padded = {place: value for place, (shape, value) in parts if -1 in shape.numpy().tolist()}
     for one in reversed(behind):
         if calls.kind(one) == "map":
-            places = row_wise.passed_on(one._map_func.function, padded)
+            places = purity.passed_on(one._map_func.function, padded)
             if places is None:
                 return None
             padded = {number: padded[place] for number, place in places.items()}
@@ -220,7 +239,7 @@ def _parts(batched: Any, form: deferred.Deferred, number: int, whole: Any) -> An
     uneven = size % ranks.size != 0
     parts, stages = window_rows.parts(batched, form, whole)
     if stages is not None:
-        parts = _batched(deferred.apply(parts, stages, 1), batched, most)
+        parts = deferred.batched(deferred.apply(parts, stages, 1), batched, most, window_rows.SHARE)
     origin = [number, ranks.generation]
 
     @tf.autograph.experimental.do_not_convert
@@ -235,11 +254,49 @@ def _parts(batched: Any, form: deferred.Deferred, number: int, whole: Any) -> An
     return parts.map(finish)
 
 
-def _batched(rows: Any, batched: Any, size: int) -> Any:
-    if calls.kind(batched) == "padded_batch":
-        shapes = (tf.constant([5], tf.int64), *tf.nest.flatten(batched._padded_shapes))
-        zeros = (tf.constant(0, tf.int32), *tf.nest.flatten(batched._padding_values))
-        return rows.padded_batch(size, shapes, zeros)
-    if hasattr(batched, "_num_parallel_calls"):
-        return rows.batch(size, num_parallel_calls=int(batched._num_parallel_calls), deterministic=True)
-    return rows.batch(size)
+class Pipeline(decide.Data):
+    """A pipeline of `fit`, `evaluate` or `predict`, batches that every rank has, as data to decide about.
+
+    Pipelines over files may be a rank's own although they look alike (`pipeline_ownership`). So before the work on one
+    is divided the ranks compare rows of it (`first_rows`), as they compare the first batch if each runs the whole.
+
+    Attributes:
+        source: see `decide.Data`.
+        divided: this rank's rows of it, once somebody has asked whether they can be had.
+    """
+
+    source = Source.DIVIDED
+
+    def __init__(self, dataset: Any, made: Made):
+        self._dataset, self._made, self._rows = dataset, made, None
+        self.divided = _whole(NOTHING)
+
+    def unfit(self) -> Why:
+        """See `decide.Data`."""
+        if not self._made.ordered:
+            return Reason.ORDER()
+        self.divided = divide(self._dataset)
+        compares = self._made.source is not pipeline_ownership.Source.SAME and settings.current().rows == "auto"
+        if compares and self.divided.dataset is not None:
+            try:
+                self._rows = first_rows.pipeline(self._dataset)
+            except Unfit as error:
+                return error.why
+        return NOTHING if self.divided.dataset is not None else self.divided.kept
+
+    def compare(self, what: str) -> Why:
+        """See `decide.Data`."""
+        return decide.compared(lambda: decide.first_of(self._rows), self._made, what)
+
+
+def decided(dataset: Any, made: Made, what: str) -> Divided:
+    """The pipeline of this rank's rows; `dataset` None in it where every rank runs the whole. All ranks come here.
+
+    Args:
+        dataset: batches that every rank has.
+        made: what is known of it.
+        what: whose data these are: "fit", "evaluate" or "predict".
+    """
+    pipeline = Pipeline(dataset, made)
+    decision = decide.decide(pipeline, what)
+    return _whole(decision.why) if decision.source is Source.WHOLE else pipeline.divided

@@ -19,9 +19,8 @@ from matex_tf.core import world
 from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.common import row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.data.batch_shapes import BatchShapes
-from matex_tf.patches.data.local_batch import LocalBatch
-from matex_tf.patches.division import own_rows, shared_work
+from matex_tf.patches.data.local_batch import BatchShapes, LocalBatch
+from matex_tf.patches.division import own_rows
 from matex_tf.patches.sources import decide, pipeline_ownership, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
@@ -182,13 +181,13 @@ def work(dataset: Any, site: Site) -> str:
 
 def done_by_all(dataset: Any, site: Site) -> str:
     """What of the work on a pipeline every rank does, and why; in words, empty without a reason."""
-    return shared_work.done_by_all(notes.of(dataset, _Known)[site].as_decided)
+    return notes.of(dataset, _Known)[site].as_decided.done_by_all()
 
 
 def _in_words(divided: own_rows.Divided) -> str:
     """Who does the work on a pipeline; "" if there is none, or nothing to say of it."""
     if divided.dataset is not None or divided.kept not in ("", Reason.NO_MAP()):
-        return shared_work.in_words(divided)
+        return divided.who_does_it()
     return ""
 
 

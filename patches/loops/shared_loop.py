@@ -22,7 +22,7 @@ from matex_tf.patches.checking import one_rank
 from matex_tf.patches.common import log_once, row_slicing, sharing_report
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data import batches
-from matex_tf.patches.data.counted_rows import CountedRows
+from matex_tf.patches.data.batches import CountedRows
 from matex_tf.patches.loops import divided, first_step, position, replica_sync
 from matex_tf.patches.sources import batch_ownership, pipeline_ownership, source_sharding
 from matex_tf.state import notes, run_state

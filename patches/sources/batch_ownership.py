@@ -44,7 +44,7 @@ class Finding:
         differs: names of the parts that differ, for a line; empty where the ranks have the same.
         why: what the decision rests on, for a line.
         same: whether every rank has the same, to the bit.
-        of_first_rank: whether all ranks take the batches of rank 0, see `first_rank`.
+        of_first_rank: whether all ranks take the batches of rank 0.
     """
 
     own: bool

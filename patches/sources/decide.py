@@ -2,14 +2,15 @@
 
 `decide` asks in the same order for all data: how the job was started, what this rank sees of the data (`Data.unfit`),
 what the others say, and whether the ranks have the same rows (`Data.compare`). What knows a kind of data is elsewhere:
-`array_sharding`, `division.shared_work`, `turns.pydatasets`, `turns.generators`, `turns.from_generator`.
+`division.own_rows`, `turns.pydatasets`, `turns.generators`, `turns.from_generator`.
 """
 
 from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -73,7 +74,7 @@ def decide(data: Data, what: str) -> Decision:
     Args:
         what: whose data these are: "fit", "evaluate" or "predict"; "a loop".
     """
-    mine = alone(data, what)
+    mine = asked(data.source, what == "fit") or data.unfit()
     purpose = f"decide who makes the rows of the data of {what}"
     everyone = world.current().allgather((mine, None if mine else data.count()), purpose)
     why = next((one for one, _ in everyone if one), NOTHING)
@@ -81,11 +82,6 @@ def decide(data: Data, what: str) -> Decision:
         why = data.differ()
     why = why or data.compare(what)
     return Decision(Source.WHOLE, why) if why else Decision(data.source)
-
-
-def alone(data: Data, what: str) -> Why:
-    """What stands against a source, as far as this rank sees; empty if nothing does."""
-    return asked(data.source, what == "fit") or data.unfit()
 
 
 def asked(source: Source, training: bool = False) -> Why:
@@ -166,3 +162,31 @@ def first_of(rows: tf.data.Dataset) -> Any:
         return next(iter(rows), None)
     except tf.errors.OpError:
         return None
+
+
+class Price:
+    """What it takes to make batches of one data set that every rank makes, for a line.
+
+    Attributes:
+        why: why every rank makes its batches.
+        seconds: of an epoch, spent on that since `begin`.
+    """
+
+    def __init__(self, why: Why):
+        self.why, self.seconds = why, 0.0
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        self.seconds = 0.0
+
+    def timed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """These batches, while this takes note of what they take."""
+        while True:
+            begin = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.seconds += time.perf_counter() - begin
+            yield batch

@@ -28,8 +28,9 @@ from matex_tf.patches.common import log_once, wrapping
 from matex_tf.patches.sources import array_fingerprint, decide, pipeline_ownership, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
-from matex_tf.patches.turns import data_threads, reach, read_ahead
+from matex_tf.patches.turns import data_threads, read_ahead
 from matex_tf.patches.turns.elements import Elements
+from matex_tf.patches.turns.reach import Reach
 from matex_tf.state import notes, run_state
 
 #: How many elements the ranks look at: so many, or so many bytes, but two at least.
@@ -100,7 +101,7 @@ class Generator(notes.Inside):
         Returns:
             Why every rank has to run the script's code; empty where it need not.
         """
-        within = reach.of_callable(self._script, self.arguments()) if judged else None
+        within = Reach(self._script, *self.arguments()) if judged else None
         if within is not None and (why := within.goes_on_with()):
             return why
         with data_threads.make_batches():
@@ -154,17 +155,8 @@ def of(dataset: Any) -> Generator | None:
     return notes.found(dataset, Generator)
 
 
-class OfLoops:
+class OfLoops(read_ahead.Open):
     """What is open from a loop of the script's own on, until the script ends."""
-
-    def __init__(self) -> None:
-        self.turns: list[read_ahead.CanEnd] = []
-
-    def close(self) -> None:
-        """The script has ended, on every rank."""
-        ended, self.turns = self.turns, []
-        for one in ended:
-            one.close()
 
 
 def look_in_loop(dataset: Any) -> None:
@@ -208,7 +200,7 @@ def look(dataset: Any, what: str) -> None:
         what: whose data these are: "fit", "evaluate" or "predict"; "loop" for a walk of a loop of the script's own.
     """
     chosen, run = settings.current().generators, run_state.current()
-    turns = run.part(OfLoops).turns if what == "loop" else run.part(read_ahead.Open).turns
+    turns = run.part(OfLoops if what == "loop" else read_ahead.Open).turns
     for generator, keeping in generators(dataset):
         if generator.elements is not None:
             continue

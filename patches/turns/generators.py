@@ -27,8 +27,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import carried_error, log_once
 from matex_tf.patches.sources import batch_ownership, decide
-from matex_tf.patches.sources.decide import Source
-from matex_tf.patches.sources.price import Price
+from matex_tf.patches.sources.decide import Price, Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
 from matex_tf.patches.turns.elements import Elements

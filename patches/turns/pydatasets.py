@@ -26,11 +26,11 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.sources import batch_ownership, decide
-from matex_tf.patches.sources.decide import Source
-from matex_tf.patches.sources.price import Price
+from matex_tf.patches.sources.decide import Price, Source
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
-from matex_tf.patches.turns import data_threads, in_turn, reach, read_ahead
+from matex_tf.patches.turns import data_threads, in_turn, read_ahead
 from matex_tf.patches.turns.in_turn import Turns, flat
+from matex_tf.patches.turns.reach import Reach
 from matex_tf.patches.turns.read_ahead import Check, ReadAhead
 from matex_tf.state import notes
 
@@ -77,7 +77,7 @@ class _Batches(decide.Data):
         why = self._unlike()
         if why:
             return why
-        within = reach.of_object(self._adapter.py_dataset) if settings.current().generators != "node" else None
+        within = Reach(self._adapter.py_dataset) if settings.current().generators != "node" else None
         first = _first(self._adapter)[0]
         if within is not None and (why := within.why_every_rank("a batch")):
             return why
@@ -176,7 +176,7 @@ def _last_look(data: Any) -> None:
     Raises:
         MatexError: making a batch changes something by now.
     """
-    within, why = reach.of_object(data), NOTHING
+    within, why = Reach(data), NOTHING
     with data_threads.make_batches(), contextlib.suppress(Exception):  # it need not give any after its last epoch
         data[0]
         why = within.why_every_rank("a batch")

@@ -64,16 +64,6 @@ class Reach:
         return Reason.CANNOT_COMPARE(what=self._before.why) if self._before.why else NOTHING
 
 
-def of_object(data: Any) -> Reach:
-    """What an object can reach."""
-    return Reach(data)
-
-
-def of_callable(function: Any, args: Iterable[Any] = ()) -> Reach:
-    """What a function, a method or an object that can be called can reach. Args: args: what it is given."""
-    return Reach(function, *args)
-
-
 def of_generator(generator: types.GeneratorType[Any, Any, Any]) -> Reach:
     """What a generator can reach: what it closes over, and what it was given or has kept by now.
 

@@ -36,6 +36,12 @@ class Open:
         self.turns: list[CanEnd] = []
         self.calls = 0
 
+    def close(self, complete: bool = True) -> None:
+        """End all of it. Args: complete: whether every rank does."""
+        ended, self.turns = self.turns, []
+        for one in ended:
+            one.close() if complete else one.abandon()
+
 
 class Check:
     """What all ranks do together when a call has come to its end, and only then."""
@@ -64,9 +70,7 @@ def within_call() -> Iterator[None]:
     finally:
         known.calls -= 1
         if not known.calls:
-            ended, known.turns = known.turns, []
-            for one in ended:
-                one.close() if complete else one.abandon()
+            known.close(complete)
 
 
 class Walk:

@@ -144,7 +144,7 @@ def test_one_that_has_begun():
 def test_data_sets(kind):
     """A data set that draws, counts or keeps anything when it makes a batch is told from one that does not."""
     data = Producer({**IMPURE, **PURE}[kind]())
-    within = reach.of_object(data)
+    within = reach.Reach(data)
     assert data[0] and data[1]
     assert bool(within.why_every_rank("a batch")) == (kind in IMPURE)
 
@@ -236,7 +236,7 @@ _waiting, _letters = queue.Queue(), iter("rows")
 )
 def test_functions(function, changes, goes_on):
     """What is called to make a generator: it leaves something behind, or reads on in what other code sees."""
-    within = reach.of_callable(function)
+    within = reach.Reach(function)
     assert goes_on in within.goes_on_with() if goes_on else not within.goes_on_with()
     if not goes_on:
         for _ in itertools.islice(function(), 2):

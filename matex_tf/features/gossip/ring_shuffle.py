@@ -22,9 +22,9 @@ from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
 from matex_tf.patches.common import log_once
-from matex_tf.patches.data import batch_indices, batch_origins, local_batch
+from matex_tf.patches.data import batch_indices, local_batch
 from matex_tf.patches.data.array_sharding import DataLayout
-from matex_tf.patches.data.batch_origins import PassedRows
+from matex_tf.patches.data.local_batch import PassedRows
 from matex_tf.patches.data.row_batches import RowBatches
 from matex_tf.patches.steps.row_choice import RowChoice
 from matex_tf.state import notes
@@ -37,7 +37,7 @@ class Ring(PassedRows):
         columns: arrays of the rows, each (rows, …); a copy of what the script gave, which stays as it is.
         passed: rows that were sent so far.
         spec, row_bytes: see `Gatherer`; nothing is taken ahead, since what is in a place changes from batch to batch.
-        number: see `batch_origins`.
+        number: see `local_batch.remember`.
     """
 
     def __init__(self, elements: Any):
@@ -47,7 +47,7 @@ class Ring(PassedRows):
         self.columns = [np.array(leaf) for leaf in tf.nest.flatten(elements) if leaf is not None]
         self.passed = self.row_bytes = 0
         self.spec = tf.nest.map_structure(local_batch.spec, elements)
-        self.number = batch_origins.remember(self)
+        self.number = local_batch.remember(self)
         self._messenger = Messenger(ranks.split_all())
         self._to, self._source = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
         self._stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, ranks.log)

@@ -16,14 +16,13 @@ from typing import Any
 from matex_tf.core import world
 from matex_tf.patches.common import log_once, model_state, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches
-from matex_tf.patches.division import shared_work
+from matex_tf.patches.division import own_rows
 from matex_tf.patches.fit.epochs import unused_iterators
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.sources import decide, source_sharding
-from matex_tf.patches.sources.decide import Source
+from matex_tf.patches.sources.decide import Price, Source
 from matex_tf.patches.sources.pipeline_ownership import Made
-from matex_tf.patches.sources.price import Price
 from matex_tf.patches.turns import from_generator, generators, pydatasets
 from matex_tf.state import notes
 
@@ -99,14 +98,14 @@ def _divide(iterator: Any, made: Made, what: str) -> None:
     with source_sharding.paused():
         if not decide.asked(Source.DIVIDED, what == "fit"):
             from_generator.look(iterator._distributed_dataset, what)
-        divided = shared_work.divide(iterator._distributed_dataset, made, what)
+        divided = own_rows.decided(iterator._distributed_dataset, made, what)
     if divided.dataset is not None:
         one_rank_shapes.note_rows(divided.dataset, divided.rows)
         iterator._distributed_dataset = divided.dataset
     if divided.kept:
-        notes.put(iterator._distributed_dataset, batches.DoneByAll(shared_work.done_by_all(divided)))
+        notes.put(iterator._distributed_dataset, batches.DoneByAll(divided.done_by_all()))
     if what == "fit":
-        log_once.log(shared_work.in_words(divided))
+        log_once.log(divided.who_does_it())
 
 
 def _as_long(iterator: Any, batches: int | None) -> None:

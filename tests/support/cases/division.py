@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.data import batches as fed
-from matex_tf.patches.division import shared_work
+from matex_tf.patches.division.own_rows import Divided
 from matex_tf.patches.turns import row_memory
 from tests.support import leftovers
 from tests.support.cases.common import KERAS, by_patches, classifier, compiled, numbers, result_of, table
@@ -225,7 +225,7 @@ def walked(kind):
 
 def told(found):
     """What says who does which work, and notes what it says that of."""
-    words = shared_work.in_words
+    words = Divided.who_does_it
     return lambda divided: found.append(divided) or words(divided)
 
 
@@ -233,7 +233,7 @@ def table_read(kind):
     """The rows of each batch of two epochs over CSV files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "in_words", told(found)):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Divided, "who_does_it", told(found)):
         if kind == "csv of two files":
             csvs(folder, kind)
             files, types = [f"{folder}/0.csv", f"{folder}/1.csv"], [[0.5], tf.float64, [""], tf.int32]
@@ -260,7 +260,7 @@ def records_read(kind):
     """The rows of each batch of two epochs over TFRecord files, and what was said of who parses them."""
     keras.utils.set_random_seed(7)
     found, model = [], Rows()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_work, "in_words", told(found)):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Divided, "who_does_it", told(found)):
         compression = "GZIP" if kind == "compressed" else ""
         files, options = records(folder, compression=compression), {}
         if kind == "one file":

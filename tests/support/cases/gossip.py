@@ -12,7 +12,7 @@ from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.features.gossip import ring_shuffle as rings
 from matex_tf.patches.common import batch_share
-from matex_tf.patches.data import batch_origins
+from matex_tf.patches.data import local_batch
 from matex_tf.patches.keras import weights
 from matex_tf.state import notes
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
@@ -193,7 +193,7 @@ def ring(rows=101, epochs=4, shard=True, batch=25, uneven=False, fit=None, **cho
                 held.append(ring.columns[1].tolist())
 
     def there():
-        return {one for one in notes.having(batch_origins._Number) if isinstance(one, rings.Ring)}
+        return {one for one in notes.having(local_batch._Number) if isinstance(one, rings.Ring)}
 
     before, trained, held = there(), [], []
     with strategy(**chosen):

@@ -73,7 +73,7 @@ def _of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
     data = _used(deferred.flat(base), pruning)
     for one in reversed(before):
         data = _again(data, one)
-    data = _batched(data, batched, size, drop)
+    data = deferred.batched(data, batched, size, tf.TensorSpec([], tf.int64), drop)
     for one in reversed(behind):
         data = _again(data, one)
     spec = TaggedRows(tf.TensorSpec([None], tf.int64), tf.nest.map_structure(own_rows._any_rows, dataset.element_spec))
@@ -133,14 +133,6 @@ def _again(data: Any, one: Any) -> Any:
         return deferred.apply(data, [one], 1)
     seed = int(one._seed2) if int(one._seed) or int(one._seed2) else None
     return data.shuffle(int(one._buffer_size), seed, bool(one._reshuffle_each_iteration))
-
-
-def _batched(rows: Any, batched: Any, size: int, drop: bool) -> Any:
-    if calls.kind(batched) == "padded_batch":
-        shapes = (tf.constant([], tf.int64), *tf.nest.flatten(batched._padded_shapes))
-        zeros = (tf.constant(0, tf.int64), *tf.nest.flatten(batched._padding_values))
-        return rows.padded_batch(size, shapes, zeros, drop_remainder=drop)
-    return rows.batch(size, drop_remainder=drop)
 
 
 class _All(pydatasets.MyTurns):
