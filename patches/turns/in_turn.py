@@ -116,7 +116,7 @@ class Turns:
         self._epochs = 0
         own = self._own()
         self._walk = walk = Walk(world.current().size, self._limit)
-        self._made = made = Walk(1).over(self._batches(own, walk))
+        self._made = made = Walk(2).over(self._batches(own, walk))
         return iter(walk.over(self._parts(iter(made))))
 
     def _limit(self) -> float:
