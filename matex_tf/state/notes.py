@@ -34,7 +34,8 @@ _ATTRIBUTE = "_matex_notes"
 
 
 class _Notes:
-    """Notes inside of an object, by class: no container, in which Keras would look for layers, nor part of a pickle."""
+    """Notes inside of an object, by class: no container, in which Keras would look for layers. A pickle of the object
+    has an empty dict in their place, and can be read where this package is not installed."""
 
     __slots__ = ("by_class",)
 
@@ -42,7 +43,7 @@ class _Notes:
         self.by_class = by_class or {}
 
     def __reduce__(self) -> Any:
-        return _Notes, ()
+        return dict, ()
 
 
 def _inside(one: Any) -> dict[type[Any], Any]:
@@ -50,7 +51,7 @@ def _inside(one: Any) -> dict[type[Any], Any]:
         held = one.__dict__.get(_ATTRIBUTE)  # quicker than `getattr`, for which a tensor calls a method of its own
     except AttributeError:  # a graph has attributes, and none of this name
         held = getattr(one, _ATTRIBUTE, None)
-    return {} if held is None else held.by_class
+    return held.by_class if isinstance(held, _Notes) else {}
 
 
 _all: dict[type[Any], dict[int, _Noted]] = {}  # by the class of the note and the id of the object
