@@ -101,7 +101,7 @@ def of_orders() -> tuple[int, bool]:
     """A number by which rows are put in order, and whether it is the script's: then each epoch has the same order."""
     from tensorflow.python.eager import context
 
-    return (context.global_seed() or 0, True) if of_script() else (number(), False)
+    return ((context.global_seed() or 0) % (1 << 63), True) if of_script() else (number(), False)
 
 
 def number() -> int:

@@ -39,19 +39,18 @@ class Orders:
 class ShardOrders:
     """The order in which each rank uses the rows of its shard, epoch by epoch; every rank knows those of all."""
 
-    def __init__(self, counts: Sequence[int], shuffle: Any, seed: int | None = None):
+    def __init__(self, counts: Sequence[int], shuffle: Any, seed: tuple[int, bool] | None = None):
         """Args:
         counts: rows of each rank.
         shuffle: whether they change places in an epoch.
-        seed: the same on every rank, of orders that differ; None: the script's or the job's. Collective then.
+        seed: see `seeds.of_orders`, the same on every rank; None: rank 0's. Collective then.
         """
         self._counts, self._shuffle = counts, bool(shuffle) and shuffle != "batch"
-        again = False
         if seed is None:
             drawn = seeds.of_orders() if shuffle else (0, True)
-            seed, again = world.current().broadcast(drawn, "share the seed of the shards' order")
-        self._seed = seed
-        self._epochs: Iterator[int] = itertools.repeat(0) if again else itertools.count()
+            seed = world.current().broadcast(drawn, "share the seed of the shards' order")
+        self._seed: int = seed[0]
+        self._epochs: Iterator[int] = itertools.repeat(0) if seed[1] else itertools.count()
         self.of = functools.lru_cache(maxsize=2 * len(counts))(self._of)
 
     def next_epoch(self) -> int:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.core import mismatch, world
+from matex_tf.core import world
 from matex_tf.core.row_partition import Interleaving, span
+from matex_tf.patches.common import seeds
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.epoch_orders import ShardOrders
 from matex_tf.patches.sources import array_fingerprint
-from matex_tf.state import run_state
 
 
 class Dealt(NamedTuple):
@@ -27,12 +27,12 @@ class Dealt(NamedTuple):
     Attributes:
         ranks: by the numbers that they had at the start of the job, see `World.first_ranks`.
         counts: rows of each.
-        seed: of the order of their rows.
+        seed: see `ShardOrders`; None: not agreed upon yet.
     """
 
     ranks: list[int]
     counts: list[int]
-    seed: int
+    seed: tuple[int, bool] | None
 
 
 class _Piece(NamedTuple):
@@ -157,20 +157,6 @@ class Orphans:
         return -low, [again[column] for column in self._columns]
 
 
-class _Seeds:
-    """Of a run: the seeds of the orders of rows. They follow from NumPy's generator, of which nothing is drawn: it is
-    the script's."""
-
-    def __init__(self) -> None:
-        self._made = 0
-
-    def next(self) -> int:
-        """Another one, from 1."""
-        self._made += 1
-        state = mismatch.checksum(repr(np.random.get_state(legacy=False)))
-        return int(np.random.default_rng([state, self._made]).integers(1, 1 << 30))
-
-
 def flat(x: Any, y: Any) -> list[np.ndarray]:
     """The columns of a shard: inputs, then labels."""
     return [*(x if isinstance(x, tuple) else [x]), *([] if y is None else y if isinstance(y, tuple) else [y])]
@@ -195,15 +181,16 @@ def found(given: list[Any], leaves: list[Any], training: bool) -> Orphans | None
     shard = next(iter(shards.values())) if mine else None
     dealt, told = None, ranks.arrival.dealt if ranks.arrival is not None and training else None
     if shard is not None and shard.size > 1:
-        dealt = Dealt(list(shard.ranks), list(shard.counts), 0)
+        dealt = Dealt(list(shard.ranks), list(shard.counts), None)
     elif shard is not None and told is not None:
         dealt = Dealt(*told[:3])
     said = ranks.allgather((mine, dealt), "look for the files of the data")
     known = next((one for _, one in said if one is not None), None)
     if known is None or not all(is_shard for is_shard, _ in said):
         return None
-    seed = ranks.broadcast(run_state.current().part(_Seeds).next(), "share the seed of the shards' order")
-    known = known if known.seed else known._replace(seed=seed)
+    drawn = seeds.of_orders() if training else (0, True)
+    seed = ranks.broadcast(drawn, "share the seed of the shards' order")
+    known = known._replace(seed=known.seed or seed)
     assert shard is not None
     made = Orphans(known, shard, [one[1] for one in origins if one is not None], given)
     if told is not None and (sum(known.counts) != shard.total_rows or made.checksums(told[3]) != told[4]):

@@ -33,7 +33,7 @@ class Shard:
 def of_rank(first_ranks, rank, founders, shuffle):
     """What deals out rows on one rank of a world, and its shard."""
     spans = [span(TOTAL, one, founders) for one in range(founders)]
-    dealt = Dealt(list(range(founders)), [high - low for low, high in spans], 7)
+    dealt = Dealt(list(range(founders)), [high - low for low, high in spans], (7, False))
     own = first_ranks[rank]
     low, high = spans[own] if own < founders else (0, TOTAL)
     shard = Shard(founders)
