@@ -64,11 +64,14 @@ def test_sum(ranks, first_of):
 
 
 def test_loss_sum(ranks, first_of):
-    """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line."""
+    """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line; of an eager loop one says
+    that it is not compared."""
     ways = first_of({**SUMS, "eager loop": {"loop": True, "eager": True}}, 1)
     variants = {name: {**way, "loss": "sum", "options": {"loss": "sum"}} for name, way in ways.items()}
     results = ranks(first_step.several, (1, 3), variants=variants, seconds=SECONDS)
-    assert not any(one["lines"] for one in results[3][0].values())
+    lines = {name: one["lines"] for name, one in results[3][0].items()}
+    assert all("is not compared with one rank" in line for line in lines.pop("eager loop", [])), lines
+    assert not any(lines.values()), lines
     same(answers(results), rtol=1e-4)
 
 
