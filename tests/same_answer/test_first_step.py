@@ -64,8 +64,8 @@ def test_sum(ranks, first_of):
 
 
 def test_loss_sum(ranks, first_of):
-    """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line; of an eager loop one says
-    that it is not compared."""
+    """`--loss sum` gives the answer of one rank, on ragged batches, and then there is no line; of an eager loop one
+    says that it is not compared."""
     ways = first_of({**SUMS, "eager loop": {"loop": True, "eager": True}}, 1)
     variants = {name: {**way, "loss": "sum", "options": {"loss": "sum"}} for name, way in ways.items()}
     results = ranks(first_step.several, (1, 3), variants=variants, seconds=SECONDS)

@@ -32,5 +32,6 @@ def test_import_is_light():
     assert [one for one in loaded if one.startswith("matex_tf.")] == [
         "matex_tf.features",
         "matex_tf.features.short_names",
+        *("matex_tf.state", "matex_tf.state.run_state"),
     ]
     assert not {"dataclasses", "inspect", "numpy", "pathlib"}.intersection(loaded)

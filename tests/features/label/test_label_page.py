@@ -124,13 +124,12 @@ def test_people_label(browser, served):
     ann.says(third, "no label")
     ann.keys("Control+Shift+z")
     ann.says(third, "labelled disc")
-    votes = running.ask("/api/all")["labels"]
-    assert (votes[first], votes[second], votes[third]) == (1, 2, 1)
+    running.until(lambda known: [known["labels"][image] for image in (first, second, third)] == [1, 2, 1])
     skipped = ann.image(5)
     ann.tile(5).click()
     ann.keys("s")  # by ann alone: for others it has no label
     ann.says(skipped, "skipped")
-    known = running.ask("/api/all")
+    known = running.until(lambda known: known["skipped"])  # the page says so before the server knows
     assert known["labels"][skipped] == -2 and known["skipped"] == {str(skipped): ["ann"]}
 
     ann.keys("a")
