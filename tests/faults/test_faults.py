@@ -407,6 +407,7 @@ print("the sum is", total[0], flush=True)
 """
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("faults", ["shrink", "abort", "restart"])
 def test_a_rank_that_is_stuck(tmp_path, faults):
     """First a line says who is missing from what; in the end the rank counts as dead."""

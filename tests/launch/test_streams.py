@@ -38,6 +38,7 @@ LINES = (
 )
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("line", LINES)
 def test_as_with_python(line, tmp_path):
     """What is printed, how it ends, and what the script finds are the same; on every rank."""

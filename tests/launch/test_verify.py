@@ -155,7 +155,7 @@ def recorded(request):
     held.close()
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("wrong", ["", *WRONG])
 def test_wrong_scripts(recorded, wrong):
     """A right script passes though Adam makes steps of rounding, and a wrong one is told."""

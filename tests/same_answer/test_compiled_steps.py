@@ -11,7 +11,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_answer_of_one_rank(ranks, form):
     """Weights, losses, values by row, metrics and what the script's Python sees; a last batch of three rows."""

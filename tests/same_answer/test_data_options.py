@@ -25,7 +25,7 @@ def test_flips(ranks):
     alike(ranks(data_options.flips, (3,), meets="", parallel=True))
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_options(ranks, request, source):
     """The same history and weights; what Keras refuses is the same error on every rank."""

@@ -8,7 +8,7 @@ from tests.support.cases import derived_logs
 FORMS = ["derived", "eager", "made late", "several steps", "weight", "compiled", "of its own", "metric of metrics"]
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_derived(ranks, form):
     """Logs of batches and epochs, and weights where they follow from a result."""

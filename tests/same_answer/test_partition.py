@@ -12,7 +12,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_answer_of_one_rank(ranks, form):
     """Layers that keep state, optimizers of one's own, losses over all rows; a last batch of fewer rows than ranks."""
@@ -60,6 +60,7 @@ def test_ranks_that_rebuild_differently_say_so(ranks):
     assert all("computed whole by every rank" in text and "split by rows" in text for text in said), said
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("codec", ["bf16", "int8"])
 def test_codecs_are_for_gradients(ranks, codec):
     """Gradients are encoded between hosts; logs are exact."""

@@ -8,7 +8,7 @@ from tests.support.cases import random_fits
 SEEDS = (0, 1, 2, 3)
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_job(ranks, seed):
     """History, weights, slots of optimizers, and what comes after."""

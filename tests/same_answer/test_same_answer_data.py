@@ -32,7 +32,7 @@ KINDS = [
 ON_ALL = (data.numpy_arrays,)
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_data(ranks, kind):
     """Shared out by any number of ranks, the data give the answer of one rank, in the order of the rows."""

@@ -39,7 +39,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("model", MODELS)
 def test_model(ranks, model):
     """Trained on N ranks as on one."""

@@ -8,7 +8,7 @@ from tests.support.cases import slots
 FORMS = ("own step", "own optimizer", "plain", "accumulated", "scaled", "embedding", "table")
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_answer_of_one_rank(ranks, form):
     """Fits with an evaluation between them, and with an assignment by the script; each rank holds a third."""

@@ -58,6 +58,7 @@ def test_small_and_large_batches(support, form):
             np.testing.assert_allclose(value, traced(batch), 1e-9)
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", ["masked", "twice", "both ways", "mean"])
 def test_recurrent_layers_of_any_length(support, form):
     """Traced for sequences of any length, and rebuilt for one: no op is computed whole. What the gradient of a masked

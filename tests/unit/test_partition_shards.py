@@ -40,7 +40,7 @@ def support():
     return partition_shards
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_the_same_bits(support, name):
     """Weights and slots are to the bit those of ranks that hold whole slots."""
@@ -50,7 +50,7 @@ def test_the_same_bits(support, name):
     assert weights.in_parts > result.in_parts and weights.bits == 0 and weights.one < 1e-6, weights
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_answer_of_one_rank(support, name):
     """An update that is not elementwise is computed of whole values, or of sums over the parts."""
