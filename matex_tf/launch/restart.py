@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from matex_tf.settings import Settings
 
 _SECONDS_TO_ANSWER = 30.0  # in which a host must start a program
 _SECONDS_TO_END = 5.0
+_HERE = "matex_tf is here"
 _TRIES = 2  # a host may still be busy with the end of the job before
 
 #: From ranks, hosts and more flags, the mpirun line of the job.
@@ -156,19 +158,26 @@ def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[i
 
 def _answers(host: str, mpirun: Mpirun) -> bool:
     """Whether mpirun can start a program on a host."""
-    command = [*mpirun_command.mpirun_line(mpirun, 1, f"{host}:1"), "true"]
-    return any(_ends_well(command) for _ in range(_TRIES))
+    command = [*mpirun_command.mpirun_line(mpirun, 1, f"{host}:1"), "echo", _HERE]
+    return any(_says_so(command) for _ in range(_TRIES))
 
 
-def _ends_well(command: list[str]) -> bool:
-    """Whether an mpirun ends with code 0, and in time."""
-    nothing = subprocess.DEVNULL
-    job = lifetime.start(command, stdin=nothing, stdout=nothing, stderr=nothing)
-    for seconds, stop in ((_SECONDS_TO_ANSWER, job.terminate), (_SECONDS_TO_END, lambda: kill(job.pid))):
+def _says_so(command: list[str]) -> bool:
+    """Whether a program of an mpirun prints `_HERE`, in time. Some mpiruns of one that is so short do not end."""
+    nothing, limit, said = subprocess.DEVNULL, time.monotonic() + _SECONDS_TO_ANSWER, b""
+    job = lifetime.start(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+    assert job.stdout is not None
+    with job.stdout as out:
+        while _HERE.encode() not in said and select.select([out], [], [], max(0.0, limit - time.monotonic()))[0]:
+            if not (data := os.read(out.fileno(), 1 << 12)):
+                break
+            said += data
+    for stop in (job.terminate, lambda: kill(job.pid)):
         try:
-            return job.wait(seconds) == 0
+            job.wait(_SECONDS_TO_END)
+            break
         except subprocess.TimeoutExpired:
             stop()
     job.wait()
     remove_session(job.pid)
-    return False
+    return _HERE.encode() in said
