@@ -210,16 +210,11 @@ def kill(pid: int) -> None:
     for path in segments:
         with contextlib.suppress(OSError):
             os.unlink(path)
-    _await(ends)
+    await_ends(ends)
 
 
-def await_ranks(ranks: list[int]) -> None:
-    """Wait until the ranks of an mpirun that has ended have ended too: two signals in turn make it leave them behind,
-    and each then ends by itself (`lifetime`). For who looks for the files of jobs that are gone."""
-    _await(lifetime.ends(ranks))
-
-
-def _await(ends: list[int]) -> None:
+def await_ends(ends: list[int]) -> None:
+    """Wait until processes that are about to end have ended, and close their descriptors (`lifetime.ends`)."""
     limit = time.monotonic() + _SECONDS_TO_DIE
     for end in ends:
         select.select([end], [], [], max(0.0, limit - time.monotonic()))

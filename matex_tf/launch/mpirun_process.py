@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from matex_tf.core import starting
 from matex_tf.core.sign import Sign
 from matex_tf.launch import lifetime, loopback
-from matex_tf.launch.monitor import LeftRunning, MpirunMonitor, await_ranks, children, kill, remove_session
+from matex_tf.launch.monitor import LeftRunning, MpirunMonitor, await_ends, children, kill, remove_session
 from matex_tf.layer import leftovers
 
 #: In the environment of a local job: where rank 0 finds the standard input of the launcher.
@@ -214,5 +214,5 @@ def _wait(
                 with contextlib.suppress(ProcessLookupError):
                     job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
             end.stopped = end.stopped or info.si_signo
-    await_ranks(ranks)
+    await_ends(lifetime.ends(ranks))  # on two signals in turn mpirun leaves them behind, and each ends by itself
     return end

@@ -95,8 +95,7 @@ def pipeline(
         elements = _as_elements(adapter._inputs)
     if chosen is not None:
         counts, own = (holding.counts, ranks.rank) if holding.sharded else ([holding.total], 0)
-        lost = orphans if holding.sharded else None
-        chosen.of_arrays(counts, own, size, global_size, tf.nest.flatten(elements)[0], lost)
+        chosen.of_arrays(counts, own, size, global_size, tf.nest.flatten(elements)[0], orphans)
     if training:
         passed = strategies.current().pass_rows(adapter, elements, holding, global_size, chosen)
         if passed is not None:
@@ -110,7 +109,7 @@ def pipeline(
         order = chosen.tags_of_shards(adapter, holding.counts, global_size)
     rows = Gatherer(elements, 0 if chosen is None else chosen.offset, tagged=chosen is not None)
     origin = [0, ranks.generation]
-    if orphans is not None and holding.sharded:
+    if orphans is not None:
         notes.keep(adapter, orphans)  # as long as the data are walked over
         origin = [local_batch.remember(orphans), orphans.generation]
     elif ranks.guard is not None and not holding.sharded:

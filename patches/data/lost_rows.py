@@ -112,15 +112,19 @@ class Orphans:
             for at, piece in enumerate(pieces):
                 counts[piece.place] += np.count_nonzero(whose == at)
                 if piece.place == ranks.rank and (rows := used[whose == at]).size:
-                    first, columns = self._sources[shard]
-                    # Keras may have made other dtypes of the columns.
-                    taken.append([tf.cast(c[rows + first], leaf.dtype) for c, leaf in zip(columns, held, strict=True)])
+                    as_gathered = shard == self.rank and len(pieces) == 1
+                    taken.append(held if as_gathered else self._rows(shard, rows, held))
         if taken:
             joined = iter([tf.concat(parts, 0) for parts in zip(*taken, strict=True)])
         else:  # a row that does not count
             joined = iter([leaf[:1] for leaf in held])
         data = tf.nest.pack_sequence_as(own.data, [None if leaf is None else next(joined) for leaf in leaves])
         return own._replace(data=data, share=tf.constant(RowRange.own(counts.tolist(), ranks.rank), tf.int32))
+
+    def _rows(self, shard: int, rows: np.ndarray, like: list[Any]) -> list[Any]:
+        """Rows of a shard, of the dtypes of others: Keras may have made other ones of the columns."""
+        first, columns = self._sources[shard]
+        return [tf.cast(column[rows + first], leaf.dtype) for column, leaf in zip(columns, like, strict=True)]
 
     def _deal(self) -> None:
         """Deal out the rows to the ranks that there are; those that are in no array here are read."""

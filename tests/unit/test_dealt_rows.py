@@ -54,8 +54,11 @@ def test_each_row_once(first_ranks, shuffle):
         with world.use(here):
             made, shard = of_rank(first_ranks, rank, 3, shuffle)
             for number in range(-(-TOTAL // BATCH)):
-                ghost = tf.zeros([1, 2], tf.int64), tf.zeros([1], tf.float32)
-                batch = LocalBatch(None, None, ghost, None, tf.constant([0, number], tf.int64))
+                low, high = made._turns.spans(number, BATCH)[made.rank]
+                mine = made._orders.of(made.rank, 0)[low:high]  # as this rank has gathered them
+                data = [tf.constant(array[mine]) if mine.size else tf.constant(array[:1] * 0) for array in made._arrays]
+                data[1] = tf.cast(data[1], tf.float32)
+                batch = LocalBatch(None, None, tuple(data), None, tf.constant([0, number], tf.int64))
                 own = made.reshard(batch)
                 share = RowRange(*map(int, own.share.numpy()))
                 batches.setdefault(number, []).append((share, *(leaf.numpy() for leaf in own.data)))
