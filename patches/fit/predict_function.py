@@ -19,6 +19,7 @@ from matex_tf.patches.data.batches import own_rows
 from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.fit import small_calls, step_function
 from matex_tf.patches.fit.step import one_rank_shapes, partitioned_step, virtual_steps
+from matex_tf.patches.fit.step.leaves import has_tensors_alone
 from matex_tf.patches.fit.step.partitioned_step import PartitionedStep
 from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import step_retry
@@ -98,7 +99,8 @@ class PredictFunction:
 
     def _partitions(self, data: Any) -> bool:
         """Whether a batch that all ranks have is predicted by a partitioned step."""
-        return partitioned_step.can(self.model) and partitioned_step.has_tensors_alone(data)
+        can = partitioned_step.can(self.model)
+        return can and (has_tensors_alone(data) or weights.in_parts_of(self.model) is not None)
 
     def _by_all(self, data: Any, share: RowRange) -> Any:
         """What one rank predicts for a batch, which need not be row by row."""

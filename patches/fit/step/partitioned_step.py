@@ -19,7 +19,8 @@ from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, model_state, row_slicing, xla
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
-from matex_tf.patches.keras.weights import Sums
+from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
+from matex_tf.patches.keras.weights import Sums, in_parts_of
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import JOINS, Ranks
@@ -37,12 +38,15 @@ def applies(model: Any, data: Any = None) -> bool:
 
     Args:
         data: its first batch. If it is ragged or sparse, a rank's rows of it are cut out, and what Keras has made of
-            them is patched; the steps of a model with code of the script's own are computed whole instead.
+            them is patched; the steps of a model with code of the script's own are computed whole instead. If variables
+            lie in parts, they are rebuilt: every rank has the ids of all rows.
     """
     notes, now = model_state.of(model), _as_compiled(model)
     if notes.whole is None or notes.whole_as != now:
         notes.whole_as = now
-        notes.whole = can(model) and (has_tensors_alone(data) or first_step.has_own_code(model))
+        notes.whole = can(model) and (
+            has_tensors_alone(data) or first_step.has_own_code(model) or in_parts_of(model) is not None
+        )
     return notes.whole
 
 
@@ -53,9 +57,7 @@ def can(model: Any) -> bool:
 
 def why_not(model: Any) -> str:
     """What stands in the way of partitioned steps of a model, in words."""
-    if model.run_eagerly:
-        return "it is compiled with run_eagerly=True"
-    return "its batches are ragged or sparse" if can(model) else "docs/how-it-works.md lists what is not"
+    return "it is compiled with run_eagerly=True" if model.run_eagerly else "docs/how-it-works.md lists what is not"
 
 
 def _as_compiled(model: Any) -> tuple[bool, ...]:
@@ -63,11 +65,6 @@ def _as_compiled(model: Any) -> tuple[bool, ...]:
     notes = model_state.of(model)
     apart = not all(part.partitioned for part in notes.fit_parts)
     return bool(model.run_eagerly), notes.row_choice is not None, apart
-
-
-def has_tensors_alone(data: Any) -> bool:
-    """Whether no leaf of a batch, or of its specs, is ragged or sparse."""
-    return all(isinstance(leaf, (tf.Tensor, tf.TensorSpec, type(None))) for leaf in tf.nest.flatten(data))
 
 
 class PartitionedStep:
@@ -109,6 +106,10 @@ class PartitionedStep:
         self._last: tuple[Any, _Rebuilt] | None = None
         self.how = ""
 
+    @functools.cached_property
+    def _has_parts(self) -> bool:
+        return self._slots() is not None
+
     def make(self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None) -> _Rebuilt:
         """What computes batches of these columns.
 
@@ -117,13 +118,15 @@ class PartitionedStep:
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
         """
         columns: Any = row_slicing.signature(data)
+        if not has_tensors_alone(data):
+            columns = [str(spec_of(data, self._slices, self._has_parts))]
         if self._needs_number:
             columns = *columns, self._number(built_with)
         if self._last is not None and self._last[0] == columns and self._last[1].is_current():
             return self._last[1]
         made = self._rebuilt.get(str(columns))
         if made is None:
-            spec = whole_batch.spec(data, self._slices)
+            spec = spec_of(data, self._slices, self._has_parts)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced = self._trace(spec, built_with, first)
             made = self._rebuild(traced, spec, why, number)
@@ -164,7 +167,7 @@ class PartitionedStep:
         given = whole_batch.with_rows(spec, self._slices, number) if number else spec
         try:
             with world.alone():  # the script's Python sees one rank
-                traced = tf.function(step, jit_compile=self._by_xla or None).get_concrete_function(given)
+                traced = Leaves(spec, self._slices).traced(step, given, self._by_xla)
         except Exception:
             if self._needs_number or not self._number(built_with):
                 raise
@@ -217,22 +220,20 @@ class _Rebuilt:
         self.traced, self._slices, self.why_whole, self._slots = traced, slices, given_up, slots
         self._sums = sums if sums is not None and sums.handles else None
         self._partitioned: Partitioned | None = None  # stays so for a step that is computed whole
-        leaves = tf.nest.flatten(spec)
-        if not has_tensors_alone(spec):
+        self._leaves = leaves = Leaves(spec, slices)
+        if not leaves.are_tensors and slots is None:
             self.why_whole = "its batches are ragged or sparse"
         if self.why_whole:
             return
-        there = [(leaf.shape, has) for leaf, has in zip(leaves, slices, strict=True) if leaf is not None]
         try:
-            rows, columns = [has for _, has in there], [shape for shape, _ in there]
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
             handles = self._sums.handles if self._sums is not None else ()
             made = Partitioned(
                 traced,
-                rows,
+                leaves.rows,
                 ranks,
-                columns,
+                leaves.columns,
                 counting,
                 weights,
                 fixed=number,
@@ -288,11 +289,10 @@ class _Rebuilt:
         if made is None:
             if self._slots is not None:
                 self._slots.join()
-            return self.traced(whole_batch.of(data, self._slices, share))
+            return self.traced(*self._leaves.whole(data, self._slices, share))
         if self._slots is not None:
             self._slots.split()
-        leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
-        return made(leaves, share.first, share.rows, share.total, share.low)
+        return made(self._leaves.mine(data, share), share.first, share.rows, share.total, share.low)
 
 
 def _covers(spec: Any, other: Any) -> bool:
