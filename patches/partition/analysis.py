@@ -62,12 +62,26 @@ class Plan:
         of_variables: parts that are made of variables alone, and whole values that are laid out anew of them: each op
             that reads one whole has it gathered for itself, so that it is gone after that; gathers: whether one does.
         gradients: those of them that are gradients, and may be encoded on their way.
+        sparse: sparse gradients.
         computed_whole: types of ops that no rule knew while there were rows.
     """
 
     def __init__(self, shaped: Shaped, labels: Sequence[Label], inside: bool = False):
         """Args: labels: of the inputs of the graph. inside: whether it is that of a loop or a branch."""
         self.shaped, self._inside = shaped, inside
+        in_parts = [t for t, label in zip(shaped.inputs, labels, strict=True) if label == F and t.dtype in HANDLES]
+        shaped.in_parts.update(tuple(shape_of(handle) or ()) for handle in in_parts)
+        needed = _needed(shaped)
+        ops = [op for op in shaped.ops if op in needed]
+        self._squares = squares.find(shaped, ops, _root)
+        for adds in (True, False):
+            self._decide_all(ops, labels, adds)
+            if not self._is_mixed():
+                break
+
+    def _decide_all(self, ops: Sequence[Any], labels: Sequence[Label], adds: bool) -> None:
+        """Args: adds: whether values of equal indices may be added before they travel."""
+        shaped = self.shaped
         self.labels: TensorMap[Label] = TensorMap()
         self.labels.update(zip(shaped.inputs, labels, strict=True))
         self.alias: TensorMap[Any] = TensorMap()
@@ -82,16 +96,17 @@ class Plan:
         self.computed_whole: list[Any] = []
         self._ready = Ready()
         self._statistics: dict[tuple[Any, ...], list[squares.Statistic]] = {}
-        in_parts = [t for t, label in zip(shaped.inputs, labels, strict=True) if label == F and t.dtype in HANDLES]
-        shaped.in_parts.update(tuple(shape_of(handle) or ()) for handle in in_parts)
-        needed = _needed(shaped)
-        ops = [op for op in shaped.ops if op in needed]
-        self._squares = squares.find(shaped, ops, _root)
-        self._gathered = sparse.find(shaped, ops, _root)
-        given = [tensor for tensor in shaped.inputs if tensor in self._gathered]
+        self.sparse = sparse.find(shaped, ops, _root, adds)
+        given = [tensor for tensor in shaped.inputs if tensor in self.sparse.gathered]
         self.wanted.update((tensor, None) for tensor in given if self.labels[tensor].kind == "S")
         for op in ops:
             self._decide(op)
+
+    def _is_mixed(self) -> bool:
+        """Whether some of the values and indices that a rank would add have rows of its own, and others are whole."""
+        added = self.sparse.added
+        pairs = [(self.labels.get(one, R), self.labels.get(indices, R)) for one, indices in added.items()]
+        return any(one != indices or one not in (R, S(0)) for one, indices in pairs)
 
     def root(self, tensor: Any) -> Any:
         """The tensor that this one is another name of."""
@@ -99,13 +114,14 @@ class Plan:
             tensor = self.alias[tensor]
         return tensor
 
-    def label(self, tensor: Any) -> Label:
-        """The label of a tensor; a part that is exchanged anyhow is whole, and a sparse gradient that is gathered."""
+    def label(self, tensor: Any, op: Any = None) -> Label:
+        """The label of a tensor for an op; a part that is exchanged anyhow is whole, and a sparse gradient that is
+        gathered."""
         root = self.root(tensor)
         label = self.labels[root]
         if root in self.scattered:
             return F
-        return R if root in self.wanted and (label.kind == "P" or root in self._gathered) else label
+        return R if root in self.wanted and (label.kind == "P" or self.sparse.is_whole(root, op)) else label
 
     def _decide(self, op: Any) -> None:
         if op.type in _ALIASES and op.inputs[0].dtype not in HANDLES:
@@ -113,7 +129,7 @@ class Plan:
             return
         if op in self._squares and self._by_statistics(op, self._squares[op]):
             return
-        labels = [self.label(tensor) for tensor in op.inputs]
+        labels = [self.label(tensor, op) for tensor in op.inputs]
         if op.type in LOOPS:
             node = self._loop(op, labels)
         elif op.type in BRANCHES:
@@ -126,7 +142,7 @@ class Plan:
 
     def _add(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Take a node into the plan."""
-        labels = [self.label(tensor) for tensor in inputs]
+        labels = [self.label(tensor, node.op) for tensor in inputs]
         wants = [
             label if want is None and label.kind != "L" else want
             for want, label in zip(node.ruling.wants, labels, strict=True)
@@ -135,7 +151,7 @@ class Plan:
         node.inputs, node.outputs = list(inputs), list(outputs)
         for tensor, label in zip(node.outputs, node.ruling.gives, strict=True):
             self.labels[tensor] = label
-            if label.kind == "S" and tensor in self._gathered:
+            if label.kind == "S" and tensor in self.sparse.gathered:
                 self.wanted[tensor] = None
         by_itself = len(outputs) == 1 and not node.inside and (node.ruling.whole or not node.op.op_def.is_stateful)
         if by_itself and node.ruling.gives[0].kind == "S" and all(want == R for want in wants):

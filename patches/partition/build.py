@@ -76,6 +76,7 @@ class Builder:
         self.empty, self._after_last = empty, after_last
         self.counters: dict[Any, Any] = {}
         self._values: TensorMap[Any] = TensorMap()
+        self._different: TensorMap[Any] = TensorMap()
         self._converted: dict[tuple[int, Label], Any] = {}
         self._numbers: dict[Any, Any] = {}
         self.effects: list[Any] = []  # what a branch without outputs has given last
@@ -296,6 +297,8 @@ class Builder:
     def _joining(self, tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
         """What of a tensor is joined along the first axis, and what makes the whole value of that."""
         label, value = self.plan.labels[tensor], self._values[tensor]
+        if tensor in self.plan.sparse.added:
+            return self._added(tensor), lambda joined: joined
         if label.kind == "P":
             reduce = _COMBINE[label.combine]
             return value[None], lambda joined: reduce(joined, 0)
@@ -308,6 +311,16 @@ class Builder:
         turned = tf.transpose(tf.reshape(value, tf.stack([outer, self.rows, inner])), [1, 0, 2])
         whole = tf.concat([shape[:axis], [label.blocks * self.total * width], shape[axis + 1 :]], 0)
         return turned, lambda joined: tf.reshape(tf.transpose(joined, [1, 0, 2]), whole)
+
+    def _added(self, tensor: Any) -> Any:
+        """The different ones of the rank's indices, or for each of them the sum of the rank's values."""
+        indices = self.plan.sparse.added[tensor]
+        if indices not in self._different:
+            self._different[indices] = tf.unique(self._values[indices])
+        different, places = self._different[indices]
+        if tensor is indices:
+            return different
+        return tf.math.unsorted_segment_sum(self._values[tensor], places, tf.size(different))
 
     # -- ops
 

@@ -7,9 +7,11 @@ CODES, WIDTH, LENGTH = 3000, 4, 5
 OPTIMIZERS = {
     "SGD": {}, "Adam": {}, "Adagrad": {}, "RMSprop": {}, "AdamW": {}, "Nadam": {}, "Lion": {}, "Ftrl": {},
     "Adamax": {}, "Adadelta": {}, "SGD momentum": {"momentum": 0.9}, "Adam clipnorm": {"clipnorm": 0.1},
-    "SGD global_clipnorm": {"global_clipnorm": 0.1}, "Adam gradient_accumulation_steps": {
-    "gradient_accumulation_steps": 2},
+    "SGD clipnorm": {"clipnorm": 0.1}, "SGD global_clipnorm": {"global_clipnorm": 0.1},
+    "Adam gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
 }  # fmt: skip
+#: Those that make a table of the gradient, and another one of its squares.
+SQUARES = ("Adam", "AdamW", "Nadam", "Ftrl", "Adamax", "Adam clipnorm", "SGD global_clipnorm")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def _exchanged(plan):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_table_travels(support, name):
-    """With each optimizer: values and indices once, in the round of the gradients."""
+    """With each optimizer: values, or sums of them, and indices once, in the round of the gradients."""
     import tensorflow as tf
 
     _, keras_steps = support
@@ -51,7 +53,7 @@ def test_no_table_travels(support, name):
     assert not [tensor for tensor in found if CODES in tensor.shape], found
     of_rows = sorted(tuple(tensor.shape) for tensor in found if rows in tensor.shape)
     branches = 2 if "accumulation" in name else 1  # each of which has its own
-    assert of_rows == [(rows,)] * branches + [(rows, WIDTH)] * branches, found
+    assert of_rows == [(rows,)] * branches + [(rows, WIDTH)] * branches * (1 + (name in SQUARES)), found
     assert not plan.computed_whole
 
 
@@ -66,7 +68,38 @@ def test_a_small_table_is_a_part(support):
     assert not [tensor.shape for tensor in plan.exchanges if plan.shaped.prime * LENGTH in tensor.shape]
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "Adam gradient_accumulation_steps"])
+@pytest.mark.parametrize("name, times", [("SGD", 1), ("SGD clipnorm", 1), ("Adam", 2)])
+def test_equal_indices_travel_once(support, monkeypatch, name, times):
+    """What a rank sends of a batch: an index and a sum for each index that its rows name."""
+    import tensorflow as tf
+
+    partition, _ = support
+    sent, gather = [], partition.ThreadExchange.gather
+
+    def noted(self, tensors, names):
+        counting = [tf.numpy_function(lambda *all_: _note(sent, all_), tensors, tf.int64)]
+        with tf.control_dependencies(counting):
+            return gather(self, [tf.identity(one) for one in tensors], names)
+
+    monkeypatch.setattr(partition.ThreadExchange, "gather", noted)
+    specs = [tf.TensorSpec([None, LENGTH], tf.int32), tf.TensorSpec([None, 2])]
+    model = _model(name)
+    random = np.random.RandomState(0)
+    x, y = np.minimum(random.zipf(1.3, (40, LENGTH)), CODES - 1).astype("int32"), random.rand(40, 2).astype("f4")
+    single = tf.function(lambda *batch: model.train_step(batch)).get_concrete_function(*specs)
+    several = partition.Ranks(2, lambda rank: single, [True, True])
+    several([tf.constant(x), tf.constant(y)], (0, 22, 40))
+    different = [len(np.unique(x[:22])), len(np.unique(x[22:]))]
+    assert max(different) < 0.6 * 22 * LENGTH
+    assert sorted(sent) == sorted(4 * (1 + times * WIDTH) * one for one in different)
+
+
+def _note(sent, arrays):
+    sent.append(sum(array.nbytes for array in arrays))
+    return np.int64(0)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "Ftrl", "Lion", "Adam gradient_accumulation_steps"])
 def test_the_answer_of_one_rank(support, name):
     """Three ranks, one of which has no rows in the last batch."""
     import tensorflow as tf

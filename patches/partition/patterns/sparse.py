@@ -3,6 +3,8 @@
 A step keeps it as values and indices of the batch's rows (`tf.IndexedSlices`), and adds it to a variable or makes a
 table of it. A table is the size of the variable, so values and indices are gathered, once and before anything is
 computed of them; every rank then does what one rank does. A table that is the smaller one is a part, and added up.
+
+If nothing but sums is made of values, a rank adds those of equal indices before they travel: see `distinct.py`.
 """
 
 from __future__ import annotations
@@ -10,24 +12,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from matex_tf.patches.partition.patterns import distinct
+from matex_tf.patches.partition.patterns.distinct import ADDS, LOOK_UP
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE
 from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, ROWS, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
 
-#: By the type of an op: the inputs that are indices and values.
-_ADDS = {
-    "UnsortedSegmentSum": (1, 0), "ResourceScatterAdd": (1, 2), "ResourceScatterSub": (1, 2),
-    "ResourceScatterUpdate": (1, 2), "ResourceScatterMul": (1, 2), "ResourceScatterDiv": (1, 2),
-    "ResourceScatterMax": (1, 2), "ResourceScatterMin": (1, 2),
-}  # fmt: skip
-#: What optimizers do with indices: they look up rows of their slots.
-_LOOK_UP = ("GatherV2", "ResourceGather")
+
+class Sparse:
+    """What is gathered.
+
+    Attributes:
+        gathered: values and indices.
+        added: those of which a rank adds the values of equal indices before, with the indices.
+        readers: ops that read such sums; others read the rows.
+    """
+
+    def __init__(self) -> None:
+        self.gathered: TensorMap[None] = TensorMap()
+        self.added: TensorMap[Any] = TensorMap()
+        self.readers: set[Any] = set()
+
+    def is_whole(self, tensor: Any, op: Any) -> bool:
+        """Whether an op reads what is gathered of a tensor."""
+        return tensor in self.gathered and (tensor not in self.added or op in self.readers)
 
 
-def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any]) -> TensorMap[None]:
-    """Values and indices that are gathered."""
-    found: TensorMap[None] = TensorMap()
-    sinks = [op for op in ops if op.type in _ADDS]
+def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any], adds: bool = True) -> Sparse:
+    """Values and indices that are gathered. Args: adds: whether the values of equal indices may be added before."""
+    found = Sparse()
+    sinks = [op for op in ops if op.type in ADDS]
     if not sinks:
         return found
     readers: TensorMap[list[Any]] = TensorMap()
@@ -35,13 +49,23 @@ def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any]) -> Tens
         is_name = op.outputs and root(op.outputs[0]) is not op.outputs[0]
         for tensor in () if is_name else op.inputs:
             readers.setdefault(root(tensor), []).append(op)
+    of_indices: TensorMap[list[Any]] = TensorMap()
     for op in sinks:
-        at, of = _ADDS[op.type]
-        both = indices, values = root(op.inputs[at]), _source(shaped, root(op.inputs[of]), root)
-        if any(shaped.rows_axes(tensor)[:1] != [0] for tensor in both) or not _is_smaller(shaped, op, values):
+        of_indices.setdefault(root(op.inputs[ADDS[op.type][0]]), []).append(op)
+    for indices, own in of_indices.items():
+        sums = distinct.Family(shaped, indices, own, readers, root) if adds else None
+        if sums is not None and sums.values and all(_is_smaller(shaped, *one) for one in sums.values):
+            family = [indices, *(values for _, values in sums.values)]
+            found.gathered.update((one, None) for one in family)
+            found.added.update((one, indices) for one in family)
+            found.readers |= sums.readers
             continue
-        if all(_is_update(shaped, tensor, readers, root) for tensor in both):
-            found[indices] = found[values] = None
+        for op in own:
+            both = indices, values = indices, _source(shaped, root(op.inputs[ADDS[op.type][1]]), root)
+            if any(shaped.rows_axes(tensor)[:1] != [0] for tensor in both) or not _is_smaller(shaped, op, values):
+                continue
+            if all(_is_update(shaped, tensor, readers, root) for tensor in both):
+                found.gathered[indices] = found.gathered[values] = None
     return found
 
 
@@ -79,7 +103,7 @@ def _is_update(shaped: Shaped, tensor: Any, readers: TensorMap[list[Any]], root:
                     return False
                 if not shaped.rows_axes(given) or id(given) in seen:
                     continue
-                if op.type not in ELEMENTWISE and op.type not in BRANCHES and op.type not in _LOOK_UP:
+                if op.type not in ELEMENTWISE and op.type not in BRANCHES and op.type not in LOOK_UP:
                     return False
                 seen.add(id(given))
                 stack.append(given)
