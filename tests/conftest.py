@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import os
 import shutil
 import sys
@@ -19,15 +20,18 @@ from pool import CASE_SECONDS, Case, Outcome, Pool, plan
 
 from tests.support import cases, named
 
+HERE = Path(__file__).resolve().parent
+
 named.stand_in(cases)
+for folder in sorted((HERE / "features").glob("*/cases")):
+    named.stand_in(importlib.import_module(f"tests.features.{folder.parent.name}.cases"))
 
 # Images set it, and each process that a test starts would compile this package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-HERE = Path(__file__).resolve().parent
 WAITING = ("faults", "launch")  # the longest first
-COMPUTING = ("features", "same_answer", "horovod", "unit", "readers")
+COMPUTING = ("features", "same_answer", "unit", "readers")
 GRADIENTS = "exchange gradients"
 #: What ranks meet for in a partitioned step: that of metrics and logs too.
 IN_STEPS = ("exchange gradients and sums", "join rows")

@@ -1,4 +1,4 @@
-"""What of callbacks, and of states of `hvd.elastic`, goes into checkpoints, and what is said of the rest."""
+"""What of callbacks goes into checkpoints, and what is said of the rest."""
 
 from tests.support.cases import callback_state
 
@@ -29,10 +29,3 @@ def test_what_is_lost_is_named(ranks):
     said = one(ranks, callback_state.lost)
     named = [line.partition("leave out ")[2].partition(":")[0] for line in said]
     assert named == ["Tally.seen is a Seen", "Tally.held[1]['in'] is a Seen", "Tally.lock is a lock"], said
-
-
-def test_a_commit_of_an_object(ranks):
-    """It is not written, with a line that names the attribute; the one before stays, and later ones are written."""
-    places, objects, variables, said = one(ranks, callback_state.commit)
-    assert places == [4, 1] and objects == {"batch": 3, "sampler": [6]} and variables == [1, 2]
-    assert len(said) == 1 and "elastic function 1 are not written while state.sampler is a Seen" in said[0], said

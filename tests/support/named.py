@@ -1,9 +1,10 @@
 """Cases in the driver: a case is the function itself, and the driver needs only its name.
 
 A test says `from tests.support.cases import models` and hands `models.gan` to the ranks; an editor follows that to the
-function. Most modules of cases import TensorFlow, which the driver does not need and which takes seconds. So conftest
-puts stand-ins into the package: they give names, and refuse one that the file does not define. What a test itself
-calls, it imports from the module: `from tests.support.cases.tables import sizes`.
+function. Cases of a feature are in tests/features/NAME/cases. Most modules of cases import TensorFlow, which the driver
+does not need and which takes seconds. So conftest puts stand-ins into the packages: they give names, and refuse one
+that the file does not define. What a test itself calls, it imports from the module:
+`from tests.support.cases.tables import sizes`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Names(ModuleType):
 
 def stand_in(package: ModuleType) -> None:
     """Put a stand-in for each module of a package into it, for whoever imports them from the package."""
-    for file in Path(str(package.__file__)).parent.glob("*.py"):
+    for file in Path(*package.__path__).glob("*.py"):
         setattr(package, file.stem, Names(f"{package.__name__}.{file.stem}", file))
 
 

@@ -1,25 +1,20 @@
 """Ports of a job, at which somebody knocks who says nothing."""
 
 import contextlib
-import select
 import socket
 import subprocess
 import sys
 import threading
 import urllib.request
 
+import doors
 import pytest
 
 from matex_tf import settings
 from matex_tf.core import ports
 from matex_tf.core.world import World
-from matex_tf.features.groups.center import wire
-from matex_tf.features.groups.center.service import Service
 from matex_tf.watching import prometheus, registry, reporter
 from matex_tf.watching.meter import Meter
-
-TOKEN = b"0123456789abcdef"
-MOST = 8
 
 
 @contextlib.contextmanager
@@ -46,80 +41,21 @@ def metrics(folder):
     def ask():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             answer.read()
-        return "train.py"
+        return doors.ANSWER
 
     yield port, ask
 
 
-@contextlib.contextmanager
-def center(folder):
-    """The port of a server of the center."""
-    service = Service("127.0.0.1", TOKEN)
-
-    def ask():
-        connection = wire.connect(service.address, TOKEN)
-        wire.send(connection, {"ask": "part", "epoch": "1.1", "group": "a", "number": 0, "seen": 0, "count": 1})
-        assert wire.receive(connection)[0] == {"part": 0, "bytes": 0}
-        connection.close()
-        return "train.py"
-
-    try:
-        yield service.address[1], ask
-    finally:
-        service.close()
-
-
-DOORS = [reports, metrics, center]
-
-
-def is_closed(line, seconds):
-    """Whether the other side has closed a connection."""
-    if not select.select([line], [], [], seconds)[0]:
-        return False
-    try:
-        while part := line.recv(1 << 16):  # the center begins with a challenge
-            del part
-            if not select.select([line], [], [], seconds)[0]:
-                return False
-        return True
-    except ConnectionError:
-        return True
-
-
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", [reports, metrics])
 def test_many_who_say_nothing(monkeypatch, tmp_path, door):
     """The oldest are sent away as others come, and whoever belongs to the job gets its answer all the while."""
-    monkeypatch.setattr(ports, "_MOST", MOST, raising=False)
-    monkeypatch.setattr(ports, "GREETING_SECONDS", 1000.0, raising=False)
-    monkeypatch.setattr(reporter, "_SECONDS_TO_GREET", 1000.0)
-    with door(tmp_path) as (port, ask), contextlib.ExitStack() as stack:
-        lines = []
-        for _ in range(4):
-            new = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(2 * MOST)]
-            lines += new
-            for line in lines[:-MOST]:
-                assert is_closed(line, 60)
-            assert ask() == "train.py"
-        assert not any(is_closed(line, 0) for line in lines[-MOST // 2 :])
+    doors.check_many(monkeypatch, tmp_path, door)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", [reports, metrics])
 def test_one_who_says_nothing(monkeypatch, tmp_path, door):
-    """It is sent away after a while; who has shown that it belongs to the job may be silent."""
-    monkeypatch.setattr(ports, "GREETING_SECONDS", 0.2, raising=False)
-    if hasattr(prometheus, "_Handler"):
-        monkeypatch.setattr(prometheus._Handler, "timeout", 0.2)
-    with door(tmp_path) as (port, ask), socket.create_connection(("127.0.0.1", port)) as line:
-        assert is_closed(line, 60)
-        assert ask() == "train.py"
-        if door is center:
-            known = wire.connect(("127.0.0.1", port), TOKEN)
-            with socket.create_connection(("127.0.0.1", port)) as line:
-                assert is_closed(line, 60)
-            assert not known.poll(0.5)
-            wire.send(known, {"ask": "part", "epoch": "1.1", "group": "b", "number": 0, "seen": 0, "count": 1})
-            assert wire.receive(known)[0]["part"] == 1
-            known.close()
+    """It is sent away after a while."""
+    doors.check_silent(monkeypatch, tmp_path, door)
 
 
 EXHAUSTED = """

@@ -3,7 +3,7 @@
 import pytest
 from compare import same
 
-from tests.support.cases import dynamics
+from tests.features.dynamics.cases import dynamics
 
 #: That without options is in `test_weights_differ_by_rounding_alone`.
 FORMS = [

@@ -11,9 +11,10 @@ from matex_tf.exchange.network import messenger
 from matex_tf.features.gossip.pairwise_average import PairwiseAverager
 from matex_tf.features.gossip.topology import Partners
 from matex_tf.patches.common import keras_lines
-from tests.support.cases import gossip as gossip_cases
-from tests.support.cases import halfway, keras2
-from tests.support.cases.halfway import weights_of as weights_of_shapes
+from tests.features.gossip.cases import gossip as gossip_cases
+from tests.features.gossip.cases import halfway
+from tests.features.gossip.cases.halfway import weights_of as weights_of_shapes
+from tests.support.cases import keras2
 
 PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"
 SHAPES = [(3, 4), (4,), (), (300,), (0, 5), (7, 2)]

@@ -8,9 +8,9 @@ from hypothesis.extra import numpy as arrays
 
 from matex_tf.errors import SettingError
 from matex_tf.features.gossip.topology import Partners
+from tests.features.gossip.cases import gossip as gossip_cases
+from tests.features.gossip.cases import halfway
 from tests.features.gossip.test_gossip import SHAPES, everyone, the_same, weights_of
-from tests.support.cases import gossip as gossip_cases
-from tests.support.cases import halfway
 from tests.unit.test_codec import bound, through
 
 PAIRS = "pairs of ranks exchange weights, and all of them meet nowhere"

@@ -7,8 +7,8 @@ from compare import alike, same
 from matex_tf.cli.main import main
 from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
+from tests.features.groups.cases import groups
 from tests.features.groups.test_local import simulate
-from tests.support.cases import groups
 
 CENTER = "meet at the center"
 

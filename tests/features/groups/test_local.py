@@ -8,7 +8,8 @@ from matex_tf.errors import SettingError
 from matex_tf.features.groups.local import deal
 from matex_tf.patches.common import keras_lines
 from matex_tf.settings import Settings
-from tests.support.cases import keras2, local
+from tests.features.groups.cases import local
+from tests.support.cases import keras2
 
 OUTER = "take an outer step"
 

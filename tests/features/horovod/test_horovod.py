@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.cases import horovod, horovod_names, horovod_sets
+from tests.features.horovod.cases import horovod, horovod_names, horovod_sets
 
 pytestmark = pytest.mark.variants(2)
 

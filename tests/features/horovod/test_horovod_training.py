@@ -16,7 +16,7 @@ from matex_tf.features.horovod.command import translate
 from matex_tf.patches.common import wrapping
 from matex_tf.state import run_state
 from matex_tf.state.run_state import RunState
-from tests.support.cases import horovod_training
+from tests.features.horovod.cases import horovod_commits, horovod_training
 
 pytestmark = pytest.mark.variants(2)
 
@@ -271,3 +271,10 @@ def test_another_horovodrun_stays(tmp_path):
     )
     assert done.returncode == 2 and "which stays" in done.stderr
     assert "the real one" in (binary / "horovodrun").read_text()
+
+
+def test_a_commit_of_an_object(ranks):
+    """It is not written, with a line that names the attribute; the one before stays, and later ones are written."""
+    places, objects, variables, said = ranks(horovod_commits.commit, (1,))[1][0]
+    assert places == [4, 1] and objects == {"batch": 3, "sampler": [6]} and variables == [1, 2]
+    assert len(said) == 1 and "elastic function 1 are not written while state.sampler is a Seen" in said[0], said

@@ -18,7 +18,7 @@ from matex_tf.features.plan import predict, probe
 from matex_tf.planning import cost_model, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine, hierarchical
 from matex_tf.settings import Settings
-from tests.support.cases import measured
+from tests.features.plan.cases import measured
 
 MACHINE = Machine(
     alpha=50e-6,

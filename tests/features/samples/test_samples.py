@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from compare import same
 
-from tests.support.cases import dynamics, samples
+from tests.features.dynamics.cases import dynamics
+from tests.features.samples.cases import samples
 
 FORMS = [
     {"form": "split", "rule": "schedule"},

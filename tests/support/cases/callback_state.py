@@ -5,18 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings
-from matex_tf.core import world
-from matex_tf.faults.checkpoint_files import Place
-from matex_tf.faults.checkpoints import Checkpoints
 from matex_tf.patches.recovery import callback_state
-from matex_tf.settings import Settings
 from matex_tf.storage import plain_encoder
 
 
@@ -72,40 +66,3 @@ def lost():
         for _ in range(2):
             callback_state.take([mine, keras.callbacks.LambdaCallback(), keras.callbacks.History()])
     return said.getvalue().splitlines()
-
-
-class State:
-    """What commits are made of."""
-
-    def __init__(self, **objects):
-        self.objects = objects
-
-    def given(self):
-        return [tf.constant([1.0, 2.0])], self.objects
-
-
-def commit(tmp):
-    """Commits of a state that holds an object for a while: the places that were written, and what was said."""
-    import tests.support.cases.horovod_script  # noqa: F401  # first, or this rank's patches step aside for good
-    from matex_tf.features.horovod.names.core import commits
-
-    before = settings.use(Settings(checkpoint_seconds=0.0))
-    store = Checkpoints(Path(tmp), "script.py", False, world.current().log)
-    try:
-        store.open()
-        state = State(batch=3, sampler=5)
-        kept = commits._Kept(state, 1, store)
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            for state.objects["sampler"] in (5, Seen(), Seen(), [6]):
-                kept.keep()
-                store.finish()
-        places = [place.epoch for place in store.places(1, "elastic")]
-        _, found = store.find(1, "elastic") or (Place(0), {})
-        return (
-            places,
-            plain_encoder.loads(found["objects"]),
-            found["variables"][0].tolist(),
-            said.getvalue().splitlines(),
-        )
-    finally:
-        settings.use(before)

@@ -10,7 +10,7 @@ from keras import layers
 import matex_tf.features.horovod.names.keras as hvd_keras
 from matex_tf.features.horovod.names import callbacks, elastic
 from matex_tf.features.horovod.names.sync_batch_norm import SyncBatchNormalization
-from tests.support.cases.horovod_script import hvd, script
+from tests.features.horovod.cases.horovod_script import hvd, script
 
 ROWS = 8  # of a rank in a batch
 BATCHES = 6

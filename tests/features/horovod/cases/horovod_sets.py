@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from matex_tf.features.horovod.names.core import basics
 from matex_tf.features.horovod.names.core import coordinator as coordinator_module
-from tests.support.cases.horovod import given, same, wrong
-from tests.support.cases.horovod_script import hvd, script
+from tests.features.horovod.cases.horovod import given, same, wrong
+from tests.features.horovod.cases.horovod_script import hvd, script
 
 DTYPES = (tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64)
 

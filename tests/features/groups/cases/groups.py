@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from tests.features.groups.cases.local import Watch
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
-from tests.support.cases.local import Watch
 from tests.support.cases.models import train
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tests.support.cases.horovod import same, wrong
-from tests.support.cases.horovod_script import hvd, script
+from tests.features.horovod.cases.horovod import same, wrong
+from tests.features.horovod.cases.horovod_script import hvd, script
 
 FACTORS = (1.0, 10.0, 100.0, 1000.0)
 RUNS = 5  # of which some go wrong where names are not unique

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.features.horovod.names.core import coordinator as coordinator_module
-from tests.support.cases.horovod_script import hvd, script
+from tests.features.horovod.cases.horovod_script import hvd, script
 
 INTEGERS = (tf.uint8, tf.int8, tf.int32, tf.int64)
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
