@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from matex_tf import features
 from matex_tf.facts import keras2, keras3, tensorflow
 from matex_tf.facts.fact import Fact, numbers
 from matex_tf.facts.sources import Sources
 
-FACTS = (*keras3.FACTS, *keras2.FACTS, *tensorflow.FACTS)
+
+def _of_features() -> Iterator[Fact]:
+    """The tables of the features that are installed."""
+    for feature in features.found().values():
+        module, _, name = feature.facts.partition(":")
+        yield from getattr(importlib.import_module(module), name) if module else ()
+
+
+FACTS = (*keras3.FACTS, *keras2.FACTS, *tensorflow.FACTS, *_of_features())
 
 
 class Missing(NamedTuple):

@@ -42,7 +42,7 @@ FACTS = (
     Fact("tf_keras.src.metrics.base_metric", "Mean", "update_state", "means are weighted"),
     Fact("tf_keras.src.metrics.base_metric", "MeanMetricWrapper", "update_state _fn _fn_kwargs", "means are weighted"),
     Fact("tf_keras.src.optimizers.optimizer", "Optimizer",
-         "apply_gradients build iterations _learning_rate _iterations _variables _model_variables_moving_average",
+         "apply_gradients build iterations _learning_rate _iterations _variables",
          "gradients are exchanged before they are applied"),
     Fact("tf_keras.src.optimizers.optimizer", "", "_BaseOptimizer", "gradients are exchanged before they are applied"),
     Fact("tf_keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2", "apply_gradients _create_all_weights _hyper",

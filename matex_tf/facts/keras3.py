@@ -27,8 +27,7 @@ TRAINING = (
          "compile _symbolic_build _initial_epoch compute_loss", "steps are built, resumed and checked"),
     Fact("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "_eval_epoch_iterator",
          "a validation is set up anew where a rank has come"),
-    Fact("keras.src.trainers.compile_utils", "CompileLoss", "call _flat_losses|flat_losses",
-         "losses of single rows, for --prune-samples"),
+    Fact("keras.src.trainers.compile_utils", "CompileLoss", "call", "the loss of the rows of a rank"),
     Fact(f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter",
          "get_tf_dataset _inputs _num_samples _batch_size _partial_batch_size _size _shuffle",
          "each rank gathers its rows of arrays"),
@@ -42,7 +41,7 @@ TRAINING = (
          "__init__ get_tf_dataset generator _output_signature", "one rank of a node runs a generator"),
     Fact(f"{_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", "_first_batches",
          "the batches that Keras has looked at"),
-    Fact(f"{_ADAPTERS}.data_adapter_utils", "", "get_tensor_spec unpack_x_y_sample_weight", "shapes of batches"),
+    Fact(f"{_ADAPTERS}.data_adapter_utils", "", "get_tensor_spec", "shapes of batches"),
     Fact(f"{_ADAPTERS}.data_adapter_utils", "", "NUM_BATCHES_FOR_TENSOR_SPEC", "batches that Keras looks at",
          since="3.4"),
     Fact("keras.src.tree", "", "map_structure lists_to_tuples", "structures of batches"),
@@ -66,16 +65,13 @@ UPDATES = (
     Fact("keras.src.metrics.reduction_metrics", "Sum", "update_state", "sums are weighted"),
     Fact(
         "keras.src.optimizers.base_optimizer", "BaseOptimizer",
-        "__init__ apply build add_variable_from_reference variables _clip_gradients "
-        "_get_current_learning_rate _learning_rate _trainable_variables "
-        "_model_variables_moving_average _trainable_variables_indices _var_key _variables",
+        "__init__ apply build add_variable_from_reference variables _clip_gradients _trainable_variables",
         "gradients are exchanged before they are applied, and slots follow their variables",
     ),
     Fact("keras.src.optimizers.base_optimizer", "BaseOptimizer",
-         "_backend_apply_gradients _iterations _accumulated_gradients", "gradient accumulation", since="3.5"),
-    Fact("keras.src.optimizers.adafactor", "Adafactor", "_r _c", "slots that lack an axis"),
+         "_backend_apply_gradients _accumulated_gradients", "gradient accumulation", since="3.5"),
     Fact("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer",
-         "apply inner_optimizer dynamic_scale initial_scale", "a loss scale sees what is infinite on any rank"),
+         "apply dynamic_scale initial_scale", "a loss scale sees what is infinite on any rank"),
     Fact("keras.src.optimizers.optimizer", "", "Optimizer", "what is an optimizer"),
     Fact("keras.src.optimizers.schedules.learning_rate_schedule", "", "LearningRateSchedule", "what is a schedule"),
 )  # fmt: skip
@@ -83,18 +79,11 @@ UPDATES = (
 #: Layers and models.
 LAYERS = (
     Fact(f"{_LAYERS}.layer", "Layer",
-         "__call__ add_weight _maybe_build _flatten_layers _trainable_variables _metrics _build_shapes_dict "
-         "activity_regularizer", "layers are built on the shapes of one rank"),
-    Fact("keras.src.ops.operation", "Operation", "_inbound_nodes _outbound_nodes", "the graph of layers"),
-    Fact("keras.src.ops.function", "Function", "_nodes_by_depth", "the graph of layers"),
-    Fact("keras.src.ops.node", "*", "_keras_history arguments", "which layer has made a tensor"),
+         "__call__ add_weight _maybe_build _flatten_layers _trainable_variables _metrics activity_regularizer",
+         "layers are built on the shapes of one rank"),
+    Fact("keras.src.ops.node", "*", "arguments", "what an op of Keras was called with"),
     Fact("keras.src.ops.nn", "", "", "the names of ops"),
-    Fact("keras.src.ops.numpy", "", "Add", "the names of ops"),
-    Fact("keras.src.models.sequential", "Sequential", "_functional from_config", "the graph of layers"),
-    Fact("keras.src.models.functional", "", "Functional", "what is a functional model"),
     Fact("keras.src.models.model", "Model", "save_weights load_weights export", "rank 0 writes"),
-    Fact("keras.src.backend.common.keras_tensor", "KerasTensor", "_shape", "models that change while they train",
-         since="3.6"),
     Fact("keras.src.backend.common.variables", "*", "_shape _initialize", "variables that change their shape"),
     Fact("keras.src.backend.common.variables", "Variable|KerasVariable", "__init__",
          "variables keep the layout of keras.distribution"),
@@ -111,16 +100,6 @@ LAYERS = (
     Fact("keras.src.backend.config", "", "backend", "what Keras computes with"),
     Fact("keras.src.random.seed_generator", "", "global_seed_generator", "Keras' generator"),
     Fact("keras.src.random.seed_generator", "*", "seed_generator_state", "states of generators, by their name"),
-    Fact(f"{_LAYERS}.core.input_layer", "InputLayer", "_batch_shape", "models that change while they train",
-         since="3.6"),
-    Fact(f"{_LAYERS}.core.dense", "Dense", "_kernel", "channels of layers"),
-    Fact(f"{_LAYERS}.core.einsum_dense", "EinsumDense", "_kernel", "channels of layers"),
-    Fact(f"{_LAYERS}.core.embedding", "Embedding", "_embeddings", "channels of layers"),
-    Fact(f"{_LAYERS}.convolutional.base_conv", "BaseConv", "_kernel", "channels of layers"),
-    Fact(f"{_LAYERS}.attention.multi_head_attention", "MultiHeadAttention",
-         "_num_heads _output_shape _query_dense _key_dense _value_dense _output_dense", "channels of attention"),
-    Fact(f"{_LAYERS}.attention.multi_head_attention", "MultiHeadAttention", "_gate_dense", "channels of attention",
-         since="3.14", optional=True),
     Fact(f"{_LAYERS}.normalization.batch_normalization", "BatchNormalization", "__init__ _moments _reduction_axes",
          "mean and variance over all rows"),
     Fact(f"{_PREPROCESSING}.normalization", "Normalization", "adapt", "statistics of all rows"),
@@ -130,7 +109,6 @@ LAYERS = (
     Fact(f"{_PREPROCESSING}.image_preprocessing.mix_up", "MixUp", "call", "rows that are mixed", since="3.8"),
     Fact(f"{_PREPROCESSING}.image_preprocessing.cut_mix", "CutMix", "call", "rows that are mixed", since="3.9"),
     Fact(f"{_PREPROCESSING}.image_preprocessing.mosaic", "Mosaic", "call", "rows that are mixed", since="3.16"),
-    Fact("keras.src.legacy.preprocessing.image", "", "ImageDataGenerator", "served to scripts for Horovod"),
 )  # fmt: skip
 
 #: Callbacks and files.
@@ -157,11 +135,9 @@ FILES = (
     Fact("keras.src.callbacks.remote_monitor", "RemoteMonitor", "on_epoch_end", "rank 0 sends"),
     Fact("keras.src.callbacks.callback", "Callback", "_model", "the model of a callback"),
     Fact("keras.src.saving.saving_api", "", "save_model load_model save_weights load_weights", "rank 0 writes"),
-    Fact("keras.src.saving.serialization_lib", "", "deserialize_keras_object", "candidates of a blueprint"),
     Fact("keras.src.utils.file_utils", "", "get_file", "one rank of a node downloads"),
     Fact("keras.src.utils.image_utils", "", "save_img", "what the script writes is written once"),
     Fact("keras.src.utils.model_visualization", "", "plot_model", "what the script writes is written once"),
-    Fact("keras.src.utils.naming", "", "to_snake_case", "names of layers of a candidate"),
 )  # fmt: skip
 
 #: Keras on JAX.

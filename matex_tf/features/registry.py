@@ -60,6 +60,8 @@ class Feature:
         joins: a function, as "package.module:function", that takes the `watching.registry.Entry` of a running job, its
             file, and settings that are asked for, and gives the settings with which other ranks join it, as texts by
             name; None where they cannot.
+        facts: the names of Keras and TensorFlow that it rests on, a tuple of `facts.fact.Fact`, which
+            `matex-tf doctor --keras` checks, as "package.module:NAME".
         package: what to install to have it, as pip takes it; for features of matex_tf itself, which known.txt lists.
     """
 
@@ -72,6 +74,7 @@ class Feature:
     step_parts: Sequence[str] = ()
     starts: Sequence[str] = ()
     joins: str = ""
+    facts: str = ""
     package: str = ""
 
 

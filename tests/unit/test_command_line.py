@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from there import case, needs
 
 from matex_tf import settings
 from matex_tf.cli import verify
@@ -50,11 +51,11 @@ def test_both_ways_to_give_a_value(command, flag, value, tmp_path, monkeypatch):
 def test_flags_that_stand_alone():
     """The flag of what can be on means that, where no value of it follows."""
     parse = PARSERS["run"]().parse
-    given = parse(["--grow", "--check", "-n", "2", "--watch", "no", "--apoptosis", "train.py", "--watch"])
-    assert given.flags == {"grow": "on", "check": "on", "watch": "no", "apoptosis": "on"}
+    given = parse(["--resume", "--check", "-n", "2", "--watch", "no", "--require-sharing", "train.py", "--watch"])
+    assert given.flags == {"resume": "on", "check": "on", "watch": "no", "require_sharing": "on"}
     assert given.rest == ["train.py", "--watch"] and given.ranks == 2
-    assert parse(["--check", "auto", "--grow", "-m", "on"]).flags == {"check": "auto", "grow": "on"}
-    assert parse(["--grow"]).flags == parse(["--grow=on"]).flags == {"grow": "on"}
+    assert parse(["--check", "auto", "--resume", "-m", "on"]).flags == {"check": "auto", "resume": "on"}
+    assert parse(["--resume"]).flags == parse(["--resume=on"]).flags == {"resume": "on"}
     with pytest.raises(SettingError, match="--strategy needs a value"):
         parse(["--strategy"])
 
@@ -69,7 +70,7 @@ def test_no_abbreviations(command):
         PARSERS[command]().parse(["-n4" if command != "doctor" else "-z"])
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "python"])
+@pytest.mark.parametrize("command", ["run", case("plan", "plan"), "python"])
 def test_what_is_the_scripts(command):
     """Options end at the script, at `-m` and at `--`; what follows is the script's, whatever it looks like."""
     parse = PARSERS[command]().parse
@@ -85,6 +86,10 @@ def test_values_that_look_like_flags():
         ["--seed", "-1", "--checkpoint-dir", "--seed", "-x", "A", "-x=B", "--seed", "2", "s"]
     )
     assert given.flags == {"seed": "2", "checkpoint_dir": "--seed"} and given.names == ["A", "B"]
+
+
+@needs("horovod")
+def test_values_of_horovodrun_that_look_like_flags():
     given = PARSERS["horovodrun"]().parse(["--mpi-args", "--map-by ppr", "-np", "2", "python", "s"])
     assert (given.run, given.ignored, given.rest) == (["-n", "2"], ["--mpi-args"], ["python", "s"])
 
@@ -101,14 +106,14 @@ def test_values_that_look_like_flags():
         (["bench", "allreduce", "--json=nowhere/x.json"], "nowhere"),
         (["bench", "--repeat", "2"], "no exchange was named: matex-tf bench allreduce"),
         (["bench", "allreduce", "allgather"], "no allgather"),
-        (["plan", "--steps=2", "s.py"], "5 or more"),
+        case("plan", ["plan", "--steps=2", "s.py"], "5 or more"),
         (["trace", "--png=x.png"], "there is no timeline to read"),
         (["trace", "x.json", "y.json"], "takes no y.json"),
         (["doctor", "now"], "takes no now"),
-        (["horovodrun", "--slots-per-host", "2", "python", "s.py"], "give the slots of each host to -H"),
-        (["horovodrun", "--slots-per-host=2", "python", "s.py"], "give the slots of each host to -H"),
-        (["horovodrun", "-cb"], "matex-tf doctor says what there is"),
-        (["horovodrun", "--instal"], "(did you mean --install?)"),
+        case("horovod", ["horovodrun", "--slots-per-host", "2", "python", "s.py"], "give the slots of each host to -H"),
+        case("horovod", ["horovodrun", "--slots-per-host=2", "python", "s.py"], "give the slots of each host to -H"),
+        case("horovod", ["horovodrun", "-cb"], "matex-tf doctor says what there is"),
+        case("horovod", ["horovodrun", "--instal"], "(did you mean --install?)"),
     ],
 )
 def test_refused(words, message, capsys):
@@ -172,7 +177,7 @@ def test_help_among_other_flags(capsys):
     assert PARSERS["run"]().parse(["s.py", "--help"]).rest == ["s.py", "--help"]
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "plan", "trace", "horovodrun"])
+@pytest.mark.parametrize("command", ["run", "bench", case("plan", "plan"), "trace", case("horovod", "horovodrun")])
 def test_no_words(command, capsys):
     """A command that needs words shows its help, or says what is missing."""
     assert main([command]) == 2

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from there import case
 
 from matex_tf import settings
 from matex_tf.errors import SettingError
@@ -16,13 +17,13 @@ from matex_tf.patches.jax import team
 @pytest.mark.parametrize(
     "asked",
     [
-        {"strategy": "local"},
+        case("groups", {"strategy": "local"}),
         {"codec": "int8"},
         {"shard": "state"},
         {"batch": "per-rank"},
         {"reproducible": "4"},
-        {"grow": "on"},
-        {"apoptosis": "on", "apoptosis_tolerance": "0.1"},
+        case("dynamics", {"grow": "on"}),
+        case("dynamics", {"apoptosis": "on", "apoptosis_tolerance": "0.1"}),
     ],
 )
 def test_settings_that_are_refused(asked, monkeypatch):

@@ -6,8 +6,10 @@ import os
 import socket
 
 import pytest
+from there import needs
 
 from matex_tf.cli.main import main
+from matex_tf.strategies import STRATEGIES
 from matex_tf.watching import registry
 
 ENTRY = registry.Entry(
@@ -15,6 +17,10 @@ ENTRY = registry.Entry(
     {"words": ["train.py", "7"], "directory": "/", "settings": {"strategy": "elastic", "faults": "shrink"}, "seed": 9},
     {"addresses": [["127.0.0.1", 1]], "token": "00"},
 )  # fmt: skip
+
+
+#: Strategies whose ranks train independently, of those that there are.
+ALONE = {"local"} & set(STRATEGIES)
 
 
 @pytest.fixture
@@ -26,6 +32,7 @@ def known(tmp_path):
     return put
 
 
+@needs("groups")
 def test_what_it_starts(known, capsys, tmp_path, monkeypatch):
     """Ranks with the job's settings, seed, script and directory, as one group; what is given on the line wins."""
     monkeypatch.chdir(tmp_path)
@@ -48,8 +55,11 @@ def test_what_it_starts(known, capsys, tmp_path, monkeypatch):
 def test_refused(known, capsys, tmp_path):
     """In words, before anything is started."""
     for settings, why in (
-        ({"strategy": "local"}, "its --faults is abort"),
-        ({"strategy": "local", "faults": "shrink"}, "its ranks train independently (--strategy local)"),
+        ({}, "its --faults is abort"),
+        *[
+            ({"strategy": name, "faults": "shrink"}, f"its ranks train independently (--strategy {name})")
+            for name in ALONE
+        ],
         ({"faults": "shrink", "batch": "per-rank"}, "it has --batch per-rank"),
     ):
         there = known(center=None, run={**ENTRY.run, "settings": settings})

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from there import case
 
 from matex_tf.cli.main import main
 from matex_tf.job import run
@@ -39,15 +40,27 @@ def test_ranks_that_share_cores_say_so(monkeypatch, cores, ranks, said):
         ({}, 1, ""),
         ({"strategy": "pipe"}, 1, "; --strategy pipe changes the answer: gradients are applied a step late"),
         ({"strategy": "pipe", "pipe_width": 1}, 1, ""),
-        ({"strategy": "local", "local_every": 8}, 1, "average what they have learned every 8 steps"),
+        case("groups", {"strategy": "local", "local_every": 8}, 1, "average what they have learned every 8 steps"),
         ({"codec": "int8"}, 1, "; --codec int8: no effect on one node"),
         ({"codec": "int8"}, 2, "; --codec int8: gradients are rounded between nodes"),
-        ({"strategy": "gossip", "codec": "int8"}, 1, "; --codec int8: what ranks send of their weights is rounded"),
+        case(
+            "gossip",
+            {"strategy": "gossip", "codec": "int8"},
+            1,
+            "; --codec int8: what ranks send of their weights is rounded",
+        ),
         ({"batch": "per-rank"}, 1, "; --batch per-rank: the global batch is 4 times as large"),
-        ({"prune_samples": 0.5}, 1, "; --prune-samples 0.5 changes the answer: epochs leave out easy rows"),
-        ({"prune_samples": 0.5, "prune_samples_by": "random"}, 1, "epochs leave out rows at random"),
-        ({"sample_scores": "scores.csv"}, 1, ""),
-        ({"apoptosis": True, "grow": True}, 1, "; --apoptosis, --grow: neurons come and go while fit trains"),
+        case(
+            "samples", {"prune_samples": 0.5}, 1, "; --prune-samples 0.5 changes the answer: epochs leave out easy rows"
+        ),
+        case("samples", {"prune_samples": 0.5, "prune_samples_by": "random"}, 1, "epochs leave out rows at random"),
+        case("samples", {"sample_scores": "scores.csv"}, 1, ""),
+        case(
+            "dynamics",
+            {"apoptosis": True, "grow": True},
+            1,
+            "; --apoptosis, --grow: neurons come and go while fit trains",
+        ),
     ],
 )
 def test_the_first_line_says_what_changes(chosen, nodes, said):

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from there import case, needs
 
-from matex_tf import settings
+from matex_tf import features, settings
 from matex_tf.errors import SettingError
 from matex_tf.settings import Settings
 
@@ -51,7 +52,7 @@ def test_bad_values(flags, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"strategy": "gossip"}, "--strategy gossip do not go together: .* Take --strategy sync, or"),
+        case("gossip", {"strategy": "gossip"}, "--strategy gossip do not go together: .* Take --strategy sync, or"),
         ({"codec": "int8"}, "--codec int8 do not go together: .* Take --codec none, or"),
         ({"faults": "shrink"}, "--faults shrink do not go together: .* Take --faults abort, or"),
         ({"schedule": "funneled"}, "--schedule funneled do not go together: .* Take --schedule chained, or"),
@@ -65,13 +66,13 @@ def test_horovod_refuses(flags, message):
 
 
 def test_horovod_that_is_not_installed(monkeypatch, tmp_path):
-    """Neither a folder of that name, nor the names that matex_tf serves, are Horovod."""
-    from matex_tf.features.horovod import alias
-
+    """Neither a folder of that name, nor the names that matex_tf serves if it has that feature, are Horovod."""
     wanted = Settings.read({"transport": "horovod"}, {})
     (tmp_path / "horovod").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, alias.Finder()])
+    if "horovod" in features.found():
+        finder = importlib.import_module("matex_tf.features.horovod.alias").Finder()
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
     with pytest.raises(SettingError, match="--transport horovod needs Horovod, and .* has none"):
         wanted.refuse_conflicts(2)
     wanted.refuse_conflicts(1)
@@ -110,6 +111,7 @@ def test_strategies_have_their_names():
     assert choices["codec"] == ("none", *CODECS)
 
 
+@needs("gossip")
 def test_options_of_strategies():
     """They are read, changed, handed on and compared as all others; each strategy has its own of them."""
     from matex_tf.features.gossip.strategy import GossipOptions
@@ -132,7 +134,7 @@ def test_settings_are_light():
     """Every command reads the options of all strategies at its start: neither NumPy nor what lies above is imported."""
     code = (
         "import sys; from matex_tf import settings\n"
-        "settings.Settings.read({'strategy': 'gossip', 'pipe_width': '3'}, {}); settings.tables()\n"
+        "settings.Settings.read({'strategy': 'pipe', 'pipe_width': '3'}, {}); settings.tables()\n"
         "print(*sorted(name for name in sys.modules if name.startswith(('numpy', 'tensorflow', 'matex_tf.'))))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from there import case
 
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.settings.run_settings import Settings
@@ -180,7 +181,7 @@ def test_a_gradient_of_a_weight(split):
     "name,value",
     [
         ("partitioner", False),
-        ("strategy", "gossip"),
+        case("gossip", "strategy", "gossip"),
         ("reproducible", 4),
         ("batch_norm", "rank"),
         ("codec", "int8"),

@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from there import case
 
 
-@pytest.mark.parametrize("name", ["plan", "plan.command", "label.store"])
+@pytest.mark.parametrize("name", [case("plan", "plan"), case("plan", "plan.command"), case("label", "label.store")])
 def test_the_same_module(name):
     """Whichever name is imported first."""
     code = f"import {{0}} as a, {{1}} as b; assert a is b, (a, b); assert a.__spec__.name == a.__name__ == {name!r}"

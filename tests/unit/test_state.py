@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+from there import of_those
 
 from scripts import state
 from scripts.rooms import modules
@@ -89,7 +90,7 @@ def set_from_outside(text: str) -> list[str]:
 def test_how_much():
     """Another one: hand the value on, or keep it with the model, the step, the graph or the run it is of."""
     found = {f"{module}.{name}": kind for kind, module, name in state.found()}
-    assert {name for name, kind in found.items() if kind != "cache"} == REASONS.keys()
+    assert {name for name, kind in found.items() if kind != "cache"} == of_those(REASONS)
     assert len(REASONS) <= MOST
     assert len([kind for kind in found.values() if kind == "cache"]) <= MOST_CACHES
 

@@ -14,5 +14,6 @@ def register() -> Feature:
     return Feature(
         commands={"grow": Command(text, "matex_tf.features.blueprints.command", True)},
         names={"Blueprint": "matex_tf.features.blueprints.candidates.blueprint"},
+        facts="matex_tf.features.blueprints.facts:FACTS",
         package="matex_tf[yaml]",
     )

@@ -16,5 +16,6 @@ def register() -> Feature:
             ("keras.src.backend.tensorflow.trainer", f"{hooks}.changing_fit"),
             ("tf_keras.src.engine.training", f"{hooks}.keras2"),
         ),
+        facts="matex_tf.features.dynamics.patches.facts:FACTS",
         package="matex_tf",
     )

@@ -13,5 +13,6 @@ def register() -> Feature:
         commands={"horovodrun": Command(text, "matex_tf.features.horovod.command", True)},
         starts=("matex_tf.features.horovod.alias:install",),
         patches=(("horovod.tensorflow", "matex_tf.features.horovod.installed"),),
+        facts="matex_tf.features.horovod.facts:FACTS",
         package="matex_tf",
     )

@@ -21,5 +21,6 @@ def register() -> Feature:
             ("tf_keras.src.engine.training", f"{hooks}.keras2"),
         ),
         step_parts=(f"{hooks}.scored_steps:Scores",),
+        facts="matex_tf.features.samples.facts:FACTS",
         package="matex_tf",
     )
