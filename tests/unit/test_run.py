@@ -47,11 +47,11 @@ def test_ranks_that_share_cores_say_so(monkeypatch, cores, ranks, said):
             "gossip",
             {"strategy": "gossip", "codec": "int8"},
             1,
-            "; --codec int8: what ranks send of their weights is rounded",
+            "what ranks send of their weights is rounded",
         ),
         ({"batch": "per-rank"}, 1, "; --batch per-rank: the global batch is 4 times as large"),
         case(
-            "samples", {"prune_samples": 0.5}, 1, "; --prune-samples 0.5 changes the answer: epochs leave out easy rows"
+            "samples", {"prune_samples": 0.5}, 1, "--prune-samples 0.5 changes the answer: epochs leave out easy rows"
         ),
         case("samples", {"prune_samples": 0.5, "prune_samples_by": "random"}, 1, "epochs leave out rows at random"),
         case("samples", {"sample_scores": "scores.csv"}, 1, ""),
@@ -59,7 +59,7 @@ def test_ranks_that_share_cores_say_so(monkeypatch, cores, ranks, said):
             "dynamics",
             {"apoptosis": True, "grow": True},
             1,
-            "; --apoptosis, --grow: neurons come and go while fit trains",
+            "--apoptosis, --grow: neurons come and go while fit trains",
         ),
     ],
 )
