@@ -79,7 +79,7 @@ _LISTED_LENGTH = 300
 
 
 def shortened(text: str, most: int = QUOTED_LENGTH) -> str:
-    """A text on one line, of at most so many characters: of a longer one its beginning, `…`, some of its end."""
+    """A text on one line, of at most `most` characters: of a longer `text` its beginning, `…`, some of its end."""
     return _cut(harmless(text, lines=False), most)
 
 
@@ -101,7 +101,12 @@ def quoted(value: Any) -> str:
 
 
 def listed(names: Iterable[Any], between: str = ", ") -> str:
-    """Names for a message, as many as fit, and how many more there are."""
+    """Names for a message, as many as fit, and how many more there are.
+
+    Args:
+        names: anything that `str` makes a name of.
+        between: what stands between two of them.
+    """
     waiting, shown, length = [str(name) for name in names], [], 0
     for name in waiting:
         shown.append(shortened(name))

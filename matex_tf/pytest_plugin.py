@@ -85,7 +85,12 @@ class Ranks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Run a test, and report what it was on all ranks."""
+        """Run a test, and report what it was on all ranks.
+
+        Args:
+            item: the test.
+            nextitem: the one after it, from which pytest knows what to tear down; None for the last.
+        """
         hook = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
@@ -107,7 +112,12 @@ class Ranks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
-        """Note which failures only say that another rank has failed."""
+        """Note which failures only say that another rank has failed.
+
+        Args:
+            item: the test.
+            call: one of its phases, with the error that it has raised.
+        """
         report: Any = yield
         report.ranks_disagree = call.excinfo is not None and _is_disagreement(call.excinfo.value)
         errors.remember(None)

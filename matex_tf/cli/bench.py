@@ -122,7 +122,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def measure(ranks: World, size: int, repeat: int) -> Figure:
-    """Time the sum of `size` bytes of float32, `repeat` times; the same on every rank."""
+    """Time the sum over ranks of float32 arrays of one size. Collective; every rank gets the same figure.
+
+    Args:
+        ranks: all of which take part.
+        size: bytes of each rank's array.
+        repeat: rounds that count, after those that do not.
+    """
     count = max(1, size // 4)
     mine, total = np.ones(count, np.float32), np.empty(count, np.float32)
     plan = BucketPlan("benchmark", ["array"], [mine.shape], [mine.dtype], size)

@@ -33,7 +33,11 @@ def text(name: str, commands: Iterable[str] = ()) -> str:
 
 
 def show(name: str, commands: Iterable[str]) -> None:
-    """Print a page; on a terminal with its tables drawn."""
+    """Print a page; on a terminal with its tables drawn. Args: see `text`.
+
+    Raises:
+        SettingError: there is no such page.
+    """
     page = text(name, commands)
     if not sys.stdout.isatty():
         print(page)

@@ -198,6 +198,10 @@ def usual(steps: Sequence[Step]) -> Sequence[Step]:
 def draw(steps: Sequence[Step], path: str) -> None:
     """Draw one step of every rank, the one in the middle of the run, to a PNG.
 
+    Args:
+        steps: of all ranks, as `read` gives them.
+        path: of the PNG, which is written anew.
+
     Raises:
         MissingPackage: matplotlib is not installed.
     """

@@ -148,7 +148,12 @@ def _require(code: int, folder: str, where: str, target: Target) -> None:
 
 
 def show(found: compare.Comparison, tolerance: float) -> None:
-    """Print a table: the largest difference of each kind, where it is, and since when there is more than rounding."""
+    """Print a table: the largest difference of each kind, where it is, and since when there is more than rounding.
+
+    Args:
+        found: the training on one rank beside that on several.
+        tolerance: the relative difference that was allowed.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -169,7 +174,13 @@ def show(found: compare.Comparison, tolerance: float) -> None:
 
 
 def say(judged: judge.Judgement, ranks: int, tolerance: float) -> None:
-    """Print the verdict."""
+    """Print the verdict.
+
+    Args:
+        judged: what was found, and whether it is the same.
+        ranks: how many the other training had.
+        tolerance: the relative difference that was allowed.
+    """
     found = judged.found
     if judged.same and not found.left_out and all(one.largest == 0 for one in found.found.values()):
         print(f"{ranks} ranks give the bits of one rank")
@@ -191,7 +202,16 @@ def _first(one: compare.Found) -> str:
 
 
 def draw(found: compare.Comparison, ranks: int, path: str) -> None:
-    """Draw the largest difference after each step into a PNG file, a line for each kind."""
+    """Draw the largest difference after each step into a PNG file, a line for each kind.
+
+    Args:
+        found: the training on one rank beside that on several.
+        ranks: how many those are, for the title.
+        path: of the file, which is written anew.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
     import numpy as np
 
     from matex_tf.planning import plotting

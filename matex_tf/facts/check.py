@@ -39,7 +39,12 @@ class Missing(NamedTuple):
 
 
 def check(sources: Sources, facts: Sequence[Fact] = FACTS) -> list[Missing]:
-    """What the sources lack, of the packages that are there."""
+    """What the sources lack, of the packages that are there.
+
+    Args:
+        sources: of one version of each package.
+        facts: rows of the tables; those that are for other versions are left out.
+    """
     lacking = []
     for fact in facts:
         if fact.package in sources.packages and _is_expected(fact, sources):

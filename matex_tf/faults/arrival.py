@@ -32,7 +32,11 @@ class Line:
         self._socket, self._file = connection, connection.makefile("rwb")
 
     def say(self, words: dict[str, Any], data: bytes = b"") -> None:
-        """Raises: OSError: nobody is there."""
+        """Send `words`, plain values of JSON, and then the bytes of `data`.
+
+        Raises:
+            OSError: nobody is there.
+        """
         self._file.write(json.dumps({**words, "bytes": len(data)}).encode() + b"\n" + data)
         self._file.flush()
 

@@ -127,6 +127,10 @@ def write(folder: Folder, name: str, state: Any) -> None:
 def read(folder: Folder, name: str) -> Any:
     """What `write` was given.
 
+    Args:
+        folder: that of the checkpoints.
+        name: of the file in it.
+
     Raises:
         Damaged: the file is truncated, its checksum is wrong, or it is not this version's.
         OSError: it cannot be read.

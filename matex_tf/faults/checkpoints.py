@@ -142,13 +142,16 @@ class Checkpoints:
         return drawn
 
     def places(self, fit: int, what: str = "fit") -> list[Place]:
-        """The checkpoints of a fit, or of what it is, the best first: its end, then the newest."""
+        """The checkpoints of one call, the best first: its end, then the newest. Args: see `Place`."""
         found = map(Place.of, self.folder.names())
         mine = [place for place in found if place and (place.fit, place.what) == (fit, what)]
         return sorted(mine, key=lambda place: (place.done, place), reverse=True)
 
     def find(self, fit: int, what: str = "fit") -> tuple[Place, Any] | None:
-        """The best checkpoint of a fit that can be read; those that are damaged are removed, with a line."""
+        """The best checkpoint of one call that can be read, with what it holds; None where there is none.
+
+        Those that are damaged are removed, with a line. Args: see `Place`.
+        """
         places = self.places(fit, what)
         for place in places:
             try:
@@ -217,6 +220,11 @@ RESTARTS, DIED = "MATEX_RESTARTS", "MATEX_DIED"
 
 def join(world: World, settings: Settings, script: str) -> Checkpoints:
     """Open the checkpoints of this job, which the world has from now on. Every rank must call.
+
+    Args:
+        world: all ranks of the job.
+        settings: say where, and whether to go on from what is there.
+        script: its name, or that of a module; the directory is called after it.
 
     Raises:
         MatexError: the directory cannot be written to, can be changed by others, or is another one on another host.

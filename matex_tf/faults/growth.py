@@ -163,7 +163,13 @@ class Growth:
         return next((one for one in list(self._coming.values()) if one.ready == self._fit), None)
 
     def answer(self, said: dict[str, Any], connection: socket.socket) -> None:
-        """Somebody who knows the token wants something: in a thread of its own, which closes the connection."""
+        """Somebody who knows the token wants something: in a thread of its own, which closes the connection.
+
+        Args:
+            said: what it wants, as `ask`: "join" is a command that wants ranks, how many in `ranks`; anything else is a
+                rank that comes, with its `number` and its `process`.
+            connection: to it, from which that was read.
+        """
         work = self._bring if said["ask"] == "join" else self._hear
         threading.Thread(target=work, args=(said, Line(connection)), daemon=True).start()
 

@@ -29,12 +29,17 @@ Convert = Callable[[str, str], Any]
 
 
 def text(_: str, given: str) -> str:
-    """Any text."""
+    """Any text, as it was given; see `Convert`."""
     return given
 
 
 def whole(least: int, what: str = "a whole number") -> Convert:
-    """A whole number of at least so much."""
+    """Reads a whole number, see `Convert`.
+
+    Args:
+        least: the smallest that it may be.
+        what: what the number is, for the error.
+    """
 
     def convert(flag: str, given: str) -> int:
         if not given.isdigit() or int(given) < least:
@@ -118,9 +123,15 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(flags={})
 
     def add(self, title: str, *flags: str, help: str, convert: Convert = text, **more: Any) -> None:
-        """Add an option to the group with this title; `more` is what argparse takes.
+        """Add an option to the group with a title.
 
-        An option with an `action` of argparse's own (`append`, `store_true`) has no `convert`.
+        Args:
+            title: of the group, which is made where it is the first.
+            flags: all names of the option.
+            help: what the help says of it; `argparse.SUPPRESS` for nothing.
+            convert: makes its value of the text. Not for an option with an `action` of argparse's own, such as
+                `append` or `store_true`.
+            more: what else `add_argument` of argparse takes.
         """
         group = self._by_title.get(title)
         if group is None:
@@ -131,7 +142,12 @@ class Parser(argparse.ArgumentParser):
         self.known.update(dict.fromkeys(flags, group.add_argument(*flags, help=help, **more)))
 
     def add_settings(self, leave_out: Collection[str] = (), *, shown: bool = True) -> None:
-        """Add every setting but those left out, in the groups of the settings' table; in the help if `shown`."""
+        """Add the settings as options, in the groups of the settings' table.
+
+        Args:
+            leave_out: names of settings that this command does not take.
+            shown: whether the help lists them.
+        """
         for title, page, options in settings.by_group():
             for option in options:
                 if option.name not in leave_out:

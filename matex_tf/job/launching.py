@@ -51,13 +51,21 @@ def add_ranks(parser: Parser, title: str, count: Convert, *more_names: str) -> N
 
 
 def hosts(flag: str, given: str) -> str:
-    """A list of hosts as it was given, once it is seen to be one."""
+    """A list of hosts as it was given, once it is seen to be one; see `Convert`.
+
+    Raises:
+        SettingError: it is none.
+    """
     resources.slots(given)
     return given
 
 
 def read_hostfile(flag: str, path: str) -> str:
     """Hosts and slots as `--hosts` has them, from lines such as `H1 slots=4` or `H1:4`.
+
+    Args:
+        flag: the option, for errors.
+        path: of the file; what follows a # in a line is left out.
 
     Raises:
         SettingError: it cannot be read, has no host, or one that cannot be.
@@ -86,7 +94,13 @@ def read_hostfile(flag: str, path: str) -> str:
 
 @contextmanager
 def folder(hosts: str, purpose: str) -> Iterator[str]:
-    """A directory for what rank 0 writes; where it may be on another host, here, which hosts must share."""
+    """A directory for what rank 0 writes, which is removed at the end.
+
+    Args:
+        hosts: as `--hosts` has them. With these, and in a batch job, rank 0 may be on another host: the directory is
+            then made in the working directory, which hosts must share; else where temporary files are.
+        purpose: a word for its name.
+    """
     elsewhere = bool(hosts) or resources.in_batch_system()
     with tempfile.TemporaryDirectory(prefix=f".matex-{purpose}-", dir=os.getcwd() if elsewhere else None) as path:
         yield path

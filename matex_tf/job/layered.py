@@ -98,7 +98,14 @@ def _without(target: Target, files: str) -> Mounts | None:
 
 
 def begin(world: World, settings: Settings, target: Target, mounts: Mounts) -> None:
-    """Put up the layers; or say why there are none. Collective."""
+    """Put up the layers of all ranks, or say why there are none. Collective.
+
+    Args:
+        world: the ranks that train.
+        settings: with `files` other than "private" and "auto" nothing happens.
+        target: the script, whose directory gets a layer as the working directory does.
+        mounts: what this process has of them.
+    """
 
     if settings.files not in _WITH_LAYERS:
         return
@@ -196,7 +203,13 @@ def _hiding(world: World, layer: PrivateLayer) -> Callable[[], None]:
 
 
 def use(world: World, layer: PrivateLayer, mounts: Mounts) -> _Publishing:
-    """From now on let this rank do everything itself; what counts is put in its place when all meet."""
+    """From now on let this rank do everything itself; what counts is put in its place when all meet.
+
+    Args:
+        world: the ranks that train; what publishes is called when they meet.
+        layer: of this rank, put up.
+        mounts: what this process has of them; says whether files of others are copied before they are changed.
+    """
     from matex_tf.patches.common import active_flag
 
     active_flag.layers().on = True
@@ -219,7 +232,12 @@ def finish(world: World) -> None:
 
 def failed(world: World, error: BaseException) -> None:
     """The script has ended here with an error: what the first rank has written is in its place. Says where what is
-    written lies if there is no room for it."""
+    written lies if there is no room for it.
+
+    Args:
+        world: the ranks that train; nothing happens where this one has no layer.
+        error: also a `SystemExit`; one with exit code 0 is no error, and nothing happens.
+    """
     ends_well = isinstance(error, SystemExit) and error.code in (None, 0)
     if isinstance(world.on_meeting, _Publishing) and not ends_well:
         if "No space left" in str(error):

@@ -79,7 +79,14 @@ def main(arguments: Sequence[str], mounts: layered.Mounts | None = None) -> int:
 
 
 def run_among(world: World, target: Target, settings: Settings, mounts: layered.Mounts) -> None:
-    """Run a script on the ranks that train. Comes back on all of them, or on none."""
+    """Run a script on the ranks that train. Comes back on all of them, or on none.
+
+    Args:
+        world: the ranks that train.
+        target: the script.
+        settings: of this run.
+        mounts: what this process has of them, for `--files private`.
+    """
     output = Output()
     reporter = None
     ending = Finalizer(world, output)
@@ -114,7 +121,15 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
 
 
 def end_among(world: World, settings: Settings, ending: Finalizer, reporter: Reporter | None, trace_path: str) -> None:
-    """The script has ended well here: see to it that it has on every rank. Comes back on all of them, or on none."""
+    """The script has ended well here: see to it that it has on every rank. Comes back on all of them, or on none.
+
+    Args:
+        world: the ranks that train.
+        settings: of this run.
+        ending: ends the job, and reports an error if there still is one.
+        reporter: tells how far the job is; None where nothing does.
+        trace_path: absolute, of the timeline of `--trace`.
+    """
     try:
         from matex_tf import patches
 
@@ -152,7 +167,13 @@ def join() -> World:
 
 
 def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
-    """Run a script that nobody shares, and leave its ending to Python."""
+    """Run a script that nobody shares, and leave its ending to Python. Returns the exit code.
+
+    Args:
+        target: the script.
+        ending: reports an error of matex_tf's own.
+        settings: those that need several ranks have no effect, and a line says so.
+    """
     from matex_tf import patches
     from matex_tf.features import registry
     from matex_tf.patches.imports import dataset_alias
@@ -181,7 +202,16 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
 
 
 def prepare(world: World, settings: Settings, output: Output) -> int:
-    """Make this process ready to be one rank of many: packages, threads, seeds, output, patches. Returns the seed."""
+    """Make this process ready to be one rank of many: packages, threads, seeds, output, patches. Returns the seed.
+
+    Args:
+        world: the ranks that train.
+        settings: of this run.
+        output: takes over what the script prints.
+
+    Raises:
+        MissingPackage, SettingError: on every rank; something is missing, or does not go together.
+    """
     settings.refuse_conflicts(world.size)
     output.redirect(settings.output, world.first_ranks[world.rank])
     world.log_to = output.stderr
@@ -243,7 +273,11 @@ _OF_A_RANK = ("threads", "output", "trace", "notes", "checkpoint_dir")
 
 
 def check_alike(world: World, settings: Settings) -> None:
-    """See that the ranks are processes of one kind: they hash text alike, and have the same settings.
+    """See that the ranks are processes of one kind: they hash text alike, and have the same settings. Collective.
+
+    Args:
+        world: whose ranks are compared.
+        settings: this rank's; those that a rank has of its node may differ.
 
     Raises:
         SettingError: they do not.
@@ -289,7 +323,12 @@ def set_threads(world: World, wanted: int, reproducible: bool = False) -> str:
 
 
 def what_changes(world: World, settings: Settings) -> str:
-    """What settings change of the answer, for the end of the first line."""
+    """What settings change of the answer, for the end of the first line; empty where they change nothing.
+
+    Args:
+        world: the ranks that train: some settings have no effect on one node.
+        settings: of this run.
+    """
     chosen, said = STRATEGIES[settings.strategy](settings), ""
     if chosen.changes:
         said = f"; --strategy {chosen.name} changes the answer: {chosen.changes}"
@@ -323,7 +362,12 @@ def set_gpus(world: World) -> str:
 
 
 def set_seeds(world: World, wanted: int) -> int:
-    """Seed Python and NumPy alike on all ranks; returns the seed, for TensorFlow and Keras."""
+    """Seed Python and NumPy alike on all ranks; returns the seed, for TensorFlow and Keras. Collective.
+
+    Args:
+        world: whose rank 0 decides: a job that is started again gets the seed that its checkpoints have.
+        wanted: the setting `seed`; below 0 one is drawn.
+    """
     import numpy as np
 
     from matex_tf.state import run_state

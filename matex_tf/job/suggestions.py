@@ -27,7 +27,12 @@ def settings_flags() -> list[str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean --batch?)", or which feature has it; or nothing."""
+    """The end of an error about a word: " (did you mean --batch?)", or which feature has it; or nothing.
+
+    Args:
+        word: what was given, and is not known.
+        known: what there is.
+    """
     if absent := registry.installed_by(word):
         return absent
     close = difflib.get_close_matches(word, list(known), 1)

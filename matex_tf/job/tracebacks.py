@@ -22,6 +22,10 @@ def whole(error: BaseException, tb: TracebackType | None) -> str:
     """An error as Python prints it; with `--traceback short` without frames of matex_tf and wrapt.
 
     Frames that TensorFlow quotes in a message are left out too, and those of errors that led to this one.
+
+    Args:
+        error: whose message, causes and notes are in it.
+        tb: the frames to show of it; None for none.
     """
     text = "".join(traceback.format_exception(type(error), error, tb))
     return text if settings.current().traceback == "full" else without_ours(text)

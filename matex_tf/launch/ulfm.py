@@ -77,5 +77,5 @@ def agent_options(hosts: str, environ: Mapping[str, str] = os.environ) -> list[s
 
 
 def silence(ranks_a_host: int, seconds: float) -> float:
-    """The seconds without a heartbeat after which a rank counts as dead; arguments as for `options`."""
+    """The seconds without a heartbeat after which a rank counts as dead. Args: see `options`."""
     return max(SHORTEST_SILENCE, (seconds or SILENT_HOST_SECONDS) / (2 * (ranks_a_host or 2) - 1))

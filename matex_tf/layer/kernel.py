@@ -85,7 +85,11 @@ def overlay(path: str, lower: int, upper: str, work: str) -> None:
 
 
 def bind(path: str, original: int) -> None:
-    """Let a path be the directory that is open again.
+    """Let a directory be what it was before there was a layer over it, the same for all ranks.
+
+    Args:
+        path: of the directory.
+        original: a descriptor of it from before, which stays open.
 
     Raises:
         OSError: the kernel does not.

@@ -54,8 +54,13 @@ def _before(event: str, args: tuple[Any, ...]) -> None:
 
 
 def take_over(path: str, follow: bool = True) -> None:
-    """Put a copy in the place of a file of another owner or group, or of a link, unless links are followed. Nothing
-    where it is the user's, or something else."""
+    """Put a copy in the place of a file of another owner or group, so that it can be changed as the user's own. Nothing
+    where it is the user's, or neither a plain file nor a link.
+
+    Args:
+        path: of the file, or of a link.
+        follow: whether the file is meant that a link leads to; else a link of another owner is made anew.
+    """
     path = os.path.realpath(path) if follow else _itself(path)
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and _NOBODY in (found.st_uid, found.st_gid):

@@ -115,8 +115,13 @@ Allreduce = Callable[[int, float, Machine], Cost]
 
 
 def transfers(messages: float, nbytes: float, machine: Machine) -> Cost:
-    """So many messages one after the other, each beside one that is received, of so many bytes in all: m alpha + n
-    beta."""
+    """Messages one after the other, each beside one that is received: m alpha + n beta.
+
+    Args:
+        messages: m, how many.
+        nbytes: n, of all of them.
+        machine: gives alpha and beta.
+    """
     return Cost(
         messages * machine.alpha + nbytes * machine.beta, messages * machine.alpha_work + nbytes * machine.beta_work
     )
@@ -124,15 +129,25 @@ def transfers(messages: float, nbytes: float, machine: Machine) -> Cost:
 
 def doubling(nodes: int, nbytes: float, machine: Machine) -> Cost:
     """Recursive doubling: log2 p (alpha + n beta + n gamma). Where p is not a power of two, those beyond it hand their
-    bytes to others first, and get the sum last: 2 (alpha + n beta) + n gamma more."""
+    bytes to others first, and get the sum last: 2 (alpha + n beta) + n gamma more.
+
+    Args:
+        nodes: p.
+        nbytes: n, of what each gives to the sum, which has as many.
+        machine: gives alpha, beta and gamma.
+    """
     rounds, beyond = _rounds(nodes)
     messages, work = rounds + 2 * beyond, (rounds + beyond) * nbytes * machine.gamma
     return Cost(work, work) + transfers(messages, messages * nbytes, machine)
 
 
 def rabenseifner(nodes: int, nbytes: float, machine: Machine) -> Cost:
-    """Recursive halving, then doubling: 2 log2 p alpha + 2 (p-1)/p n beta + (p-1)/p n gamma; beyond a power of two as
-    above."""
+    """Recursive halving, then doubling (Rabenseifner's algorithm): 2 log2 p alpha + 2 (p-1)/p n beta + (p-1)/p n gamma;
+    beyond a power of two as in `doubling`.
+
+    Args:
+        nodes, nbytes, machine: see `doubling`.
+    """
     rounds, beyond = _rounds(nodes)
     part = 1 - 1 / (1 << rounds)
     work = (part + beyond) * nbytes * machine.gamma
@@ -147,6 +162,10 @@ def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = 
 
     In m pieces (`Machine.pieces`) the bytes take the longest of three: all pieces through the wire, all pieces through
     the core, or one piece from hop to hop with the others close after it.
+
+    Args:
+        nodes, nbytes, machine: see `doubling`.
+        codec: what encodes each slice; None for nothing.
     """
     if nodes == 1:
         return NOTHING
@@ -168,7 +187,11 @@ def ring(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = 
 
 
 def fastest(nodes: int, nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
-    """The least of the three; with a codec also of the ring that has it, since a codec does not pay for few bytes."""
+    """The least of the three; with a codec also of the ring that has it, since a codec does not pay for few bytes.
+
+    Args:
+        nodes, nbytes, machine, codec: see `ring`.
+    """
     every: tuple[Allreduce, ...] = (doubling, rabenseifner, ring)
     costs = [algorithm(nodes, nbytes, machine) for algorithm in every]
     return min([*costs, *([ring(nodes, nbytes, machine, codec)] if codec else [])], key=lambda cost: cost.seconds)
@@ -179,6 +202,12 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
 
     Inside: node_sync + n node_beta. Between q nodes of c ranks: S, a few bytes in which the nodes agree on what they
     do, and c rings side by side, each of n/c bytes on a c-th of the link: the wire of one ring, and a c-th of the work.
+
+    Args:
+        ranks: all together; nodes of `Machine.node_ranks` are filled one after the other.
+        nbytes: n, of what each rank gives.
+        machine: its nodes, and the links between them.
+        codec: what encodes between nodes; None for nothing.
     """
     local = min(ranks, machine.node_ranks)
     nodes = -(-ranks // machine.node_ranks)
@@ -193,7 +222,13 @@ def hierarchical(ranks: int, nbytes: float, machine: Machine, codec: CodecCost |
 
 def message(nbytes: float, machine: Machine, codec: CodecCost | None = None) -> Cost:
     """One message to a partner and one from another, without what is done with what came: alpha + n beta, and the
-    codec."""
+    codec.
+
+    Args:
+        nbytes: n, of each of the two.
+        machine: gives alpha and beta.
+        codec: what encodes the one that is sent; None for nothing.
+    """
     encode = nbytes * codec.encode if codec else 0.0
     return Cost(encode, encode) + transfers(1, nbytes * (codec.ratio if codec else 1), machine)
 

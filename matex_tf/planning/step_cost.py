@@ -158,10 +158,17 @@ class PlannedStep:
 
 
 def parameter_server(ranks: int, nbytes: float, compute: float, update: float, machine: Machine) -> float:
-    """A server on one of the ranks: the others send it their gradients and get weights, all of it through its one link.
+    """Seconds of a step with a server on one of the ranks: the others send it their gradients and get weights, all
+    through its one link.
 
     compute + alpha + n beta + (p-2) n max(beta, gamma) + n gamma, since it adds while it receives; then the update;
     then alpha + (p-1) n beta.
+
+    Args:
+        ranks: p, with the one that has the server.
+        nbytes: n, of all gradients, and of the weights.
+        compute, update: seconds of forward and backward on a rank, and to apply gradients.
+        machine: gives alpha, beta and gamma.
     """
     if ranks == 1:
         return compute + update
@@ -205,5 +212,10 @@ def crowded(step: float, own: float, own_work: float, exchange_work: float, core
 
 
 def efficiency(compute: float, update: float, step: float) -> float:
-    """The part of a step in which a rank does what a rank alone would do."""
+    """The part of a step in which a rank does what a rank alone would do.
+
+    Args:
+        compute, update: seconds of a step on one rank, forward and backward, and to apply gradients.
+        step: seconds of a step on many.
+    """
     return (compute + update) / step

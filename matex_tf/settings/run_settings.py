@@ -410,7 +410,15 @@ class Settings:
             getattr(declared, method, lambda *_: None)(*given)
 
     def passed_through(self, method: str, value: Any) -> Any:
-        """What a method of the same options makes of a value, one after the other; None as soon as one gives that."""
+        """What the options that strategies and features declare make of a value, one after the other.
+
+        Args:
+            method: the name of theirs that makes a value of a value; those that do not have it are left out.
+            value: what the first of them gets.
+
+        Returns:
+            What the last gives; None as soon as one gives that.
+        """
         for declared in self.declared:
             if value is not None:
                 value = getattr(declared, method, lambda same: same)(value)

@@ -69,7 +69,13 @@ def _noted(one: Any, kind: type[Any], note: Any) -> _Noted:
 
 
 def of(one: Any, kind: type[_Note], make: Callable[[], _Note] | None = None) -> _Note:
-    """The note of this class on an object; if there is none, made by `make`, or without arguments."""
+    """The note of a class on an object, which gets one if it has none.
+
+    Args:
+        one: the object. It must take weak references, or attributes if the note is `Inside`.
+        kind: the class.
+        make: gives the note of an object that has none; None: the class does, without arguments.
+    """
     note = found(one, kind)
     if note is None and issubclass(kind, Inside):
         put(one, note := kind() if make is None else make())
@@ -80,7 +86,7 @@ def of(one: Any, kind: type[_Note], make: Callable[[], _Note] | None = None) -> 
 
 
 def found(one: Any, kind: type[_Note]) -> _Note | None:
-    """The note of this class on an object; None if there is none."""
+    """The note on the object `one` of the class `kind`; None if there is none."""
     if issubclass(kind, Inside):
         return _inside(one).get(kind)
     noted = _all.get(kind, {}).get(id(one))
@@ -88,12 +94,12 @@ def found(one: Any, kind: type[_Note]) -> _Note | None:
 
 
 def has(one: Any, kind: type[Any]) -> bool:
-    """Whether an object has a note of this class."""
+    """Whether the object `one` has a note of the class `kind`."""
     return found(one, kind) is not None
 
 
 def put(one: Any, note: Any) -> None:
-    """Note this on an object, in the place of another note of its class."""
+    """Give the object `one` a `note`, in the place of another note of its class."""
     if isinstance(note, Inside):
         # Past what an object does when an attribute is set; anew, as a copy of the object may have the same.
         object.__setattr__(one, _ATTRIBUTE, _Notes({**_inside(one), type(note): note}))
@@ -104,7 +110,7 @@ def put(one: Any, note: Any) -> None:
 
 
 def drop(one: Any, kind: type[_Note]) -> _Note | None:
-    """Take the note of this class off an object; returns it, or None if there is none."""
+    """Take the note of the class `kind` off the object `one`; returns it, or None if there is none."""
     if issubclass(kind, Inside):
         left = dict(_inside(one))
         note = left.pop(kind, None)

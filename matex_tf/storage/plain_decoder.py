@@ -50,7 +50,7 @@ def load(file: BinaryIO, named: Callable[[str, Any], Any] = _no_name) -> Any:
 
 
 def loads(data: bytes, named: Callable[[str, Any], Any] = _no_name) -> Any:
-    """The value that `dumps` was given, from bytes."""
+    """The value that `dumps` was given, from its bytes, `data`. Arguments and errors: see `load`."""
     return load(io.BytesIO(data), named)
 
 

@@ -66,14 +66,20 @@ def dump(value: Any, file: BinaryIO, other: Callable[[Any], Any] = _refuse) -> N
 
 
 def dumps(value: Any, other: Callable[[Any], Any] = _refuse) -> bytes:
-    """A value as bytes, as `dump` writes them."""
+    """A value as bytes. Arguments and errors: see `dump`."""
     file = io.BytesIO()
     dump(value, file, other)
     return file.getvalue()
 
 
 def holds(value: Any, name: str, other: Callable[[Any], Any] = _refuse) -> str:
-    """What a value has that is not plain, such as "name[3] is a Thread"; empty where it can be written."""
+    """What a value has that is not plain, such as "name[3] is a Thread"; empty where it can be written.
+
+    Args:
+        value: see `dump`.
+        name: what the answer calls the value.
+        other: see `dump`.
+    """
     try:
         _Writer(other).put(value, name, 0)
     except NotPlain as error:

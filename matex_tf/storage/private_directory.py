@@ -136,7 +136,7 @@ class Folder:
             return False
 
     def replace(self, name: str, by: str) -> None:
-        """Give a file another name, in place of the one that has it."""
+        """Give the file `by` of this directory the name `name`, in place of the one that has it."""
         os.replace(by, name, src_dir_fd=self._open[-1], dst_dir_fd=self._open[-1])
 
     def flush(self) -> None:

@@ -75,7 +75,12 @@ class Rounding:
         self._found: dict[tuple[str, str], dict[int, float]] = {}
 
     def add(self, expected: Iterable[Moment], nudged: Iterable[Moment]) -> None:
-        """Take note of how far apart two trainings on one rank are, which differ by rounding."""
+        """Take note of how far apart two trainings on one rank are, which differ by rounding.
+
+        Args:
+            expected: what the one has computed.
+            nudged: what one with other last digits of its first weights has.
+        """
         for one, other in zip(expected, nudged, strict=False):
             for name in one.values.keys() & other.values.keys():
                 if one.values[name].shape == other.values[name].shape:
@@ -84,7 +89,13 @@ class Rounding:
                     steps[one.step] = max(steps.get(one.step, 0.0), apart)
 
     def most(self, kind: str, name: str, step: int) -> float:
-        """The largest difference that is taken for rounding, of a value after a step."""
+        """The largest relative difference that is taken for rounding, of one value after one step.
+
+        Args:
+            kind: which of `KINDS` the value is.
+            name: of the value.
+            step: how many steps were taken; what rounding does a few steps later counts too.
+        """
         steps = self._found.get((kind, name), {})
         return _MARGIN * max((apart for at, apart in steps.items() if at <= step + _EARLIER), default=0.0)
 
@@ -140,7 +151,12 @@ def _compare(one: Moment, other: Moment, result: Comparison, tolerance: float, r
 def difference(expected: np.ndarray, got: np.ndarray) -> float:
     """The largest difference of two arrays, relative to the largest entry; infinite where only one is not a number.
 
-    Entries that are all below 1e-4 are held against that: 0 on one rank may be 1e-12 on several.
+    Entries that are all below 1e-4 are held against that: 0 on one rank may be 1e-12 on several. Of what is no number
+    (text, objects) nothing but equality is looked at: 0 or infinite.
+
+    Args:
+        expected: of one rank; the largest entry is its.
+        got: of the same shape.
     """
     if expected.dtype.kind not in "fciub" or not expected.size:
         return 0.0 if np.array_equal(expected, got) else float("inf")

@@ -68,7 +68,12 @@ class Progress:
         self._lock = threading.Lock()
 
     def show(self, job: JobState, meter: Meter) -> None:
-        """Write the line, where it is time for one."""
+        """Write the line, where it is time for one.
+
+        Args:
+            job: how far it is.
+            meter: of this rank: says whether it trains, and whether Keras draws a progress bar.
+        """
         live = self.columns > 0 and meter.phase == "train" and not meter.bar
         if self.columns and meter.bar and not self._always:
             return

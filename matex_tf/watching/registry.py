@@ -90,7 +90,13 @@ def add(entry: Entry, base: str) -> None:
 
 
 def remove(name: str, pid: int, base: str) -> None:
-    """Forget a job, if this process is the one that answers for it."""
+    """Forget a job, if this process is the one that answers for it. Nothing where the directory cannot be had.
+
+    Args:
+        name: of its `Entry`.
+        pid: this process.
+        base: see `directory`.
+    """
     with contextlib.suppress(OSError, MatexError), directory(base) as folder:
         found = _read(folder, f"{name}.json")
         if found is not None and found.pid == pid:
