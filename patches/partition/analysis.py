@@ -67,7 +67,7 @@ class Plan:
     """
 
     def __init__(self, shaped: Shaped, labels: Sequence[Label], inside: bool = False):
-        """Args: labels: of the inputs of the graph. inside: whether it is that of a loop or a branch."""
+        """Args: shaped: the graph. labels: of its inputs. inside: whether it is that of a loop or a branch."""
         self.shaped, self._inside = shaped, inside
         in_parts = [t for t, label in zip(shaped.inputs, labels, strict=True) if label == F and t.dtype in HANDLES]
         shaped.in_parts.update(tuple(shape_of(handle) or ()) for handle in in_parts)
@@ -116,7 +116,11 @@ class Plan:
 
     def label(self, tensor: Any, op: Any = None) -> Label:
         """The label of a tensor for an op; a part that is exchanged anyhow is whole, and a sparse gradient that is
-        gathered."""
+        gathered.
+
+        Args:
+            tensor: given by an op before, or an input. op: which reads it; None: any that does not read sums by index.
+        """
         root = self.root(tensor)
         label = self.labels[root]
         if root in self.scattered:
@@ -181,7 +185,7 @@ class Plan:
         )
 
     def want(self, tensor: Any, label: Label) -> None:
-        """Take note that a tensor is needed with a label."""
+        """Take note that `tensor` is needed with `label`, and of the exchange if that takes one."""
         root = self.root(tensor)
         self.gathers |= root in self.of_variables and label == R
         if self._is_exchanged(root, label):
@@ -257,7 +261,7 @@ class Plan:
             if of.weight is not None:
                 has_rows = self.shaped.shape(of.weight)[label.axis] == shape[label.axis]  # type: ignore[index]
                 wants.append(S(label.axis, label.blocks) if has_rows else R)
-            sums = self._statistics[of.key] = squares.statistics(self.shaped, of)
+            sums = self._statistics[of.key] = squares.statistics(of)
             inputs = [of.x] if of.weight is None else [of.x, of.weight]
             self._add(Node(op, Ruling(wants, [P] * len(sums), squares.local(of))), inputs, sums)
         sums = self._statistics[of.key]

@@ -28,19 +28,38 @@ class CannotPartition(Exception):
 
 
 class Exchange(Protocol):
-    """What connects the ranks. Both methods are called in the same order on each of them."""
+    """What connects the ranks. `part` and `span` are a rank's own; the other methods meet the others, and are called in
+    the same order on each of them."""
 
     def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str], coded: bool = False) -> list[tf.Tensor]:
-        """The sum of each tensor over the ranks. Args: coded: whether they may be encoded on their way."""
+        """The sum of each tensor over the ranks.
+
+        Args:
+            tensors: of any shape, the same on every rank. names: of each, as in the traced step, shown if ranks have
+                gone different ways.
+            coded: whether they may be encoded on their way.
+        """
 
     def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Each tensor joined along the first axis, in the order of ranks; that axis may differ among them."""
+        """Each tensor joined along the first axis, in the order of ranks.
+
+        Args:
+            tensors: `[rows, …]`, any dtype; the first axis alone may differ among the ranks. names: see `sum`.
+        """
 
     def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """This rank's part (`shards.part`) of the sum of each tensor over the ranks."""
+        """This rank's part (`shards.part`) of the sum of each tensor over the ranks: flat.
+
+        Args:
+            tensors: of shapes that are known, the same on every rank. names: see `sum`.
+        """
 
     def join(self, parts: Sequence[tf.Tensor], sizes: Sequence[int], names: Sequence[str]) -> list[tf.Tensor]:
-        """Values of so many elements, flat, from this rank's part of each."""
+        """Whole values, flat.
+
+        Args:
+            parts: this rank's part of each, flat. sizes: how many elements each of them has whole. names: see `sum`.
+        """
 
     def part(self, whole: tf.Tensor) -> tf.Tensor:
         """This rank's part of a whole value. The ranks do not meet."""
@@ -69,8 +88,8 @@ class Builder:
         empty: bool = False,
         after_last: Callable[[], Any] | None = None,
     ):
-        """Args: after_last: makes an op that runs after the last exchange, and before any change of state that waits
-        for it."""
+        """Args: plan: finished. exchange: connects the ranks. after_last: makes an op that runs after the last
+        exchange, and before any change of state that waits for it. The others: see the class."""
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
         self.empty, self._after_last = empty, after_last
@@ -139,7 +158,14 @@ class Builder:
     # -- values
 
     def get(self, tensor: Any, label: Label | None = None) -> Any:
-        """The value of a tensor with a label; None: with its own."""
+        """The value of a tensor of the plan's graph; it is converted to a label once.
+
+        Args:
+            tensor: that an op before has given, or an input. label: wanted; None: its own.
+
+        Raises:
+            CannotPartition: a list is wanted with elements of another label, or what is none as a list.
+        """
         root = self.plan.root(tensor)
         has = self.plan.labels[root]
         if self._is_gathered(root, label):
@@ -179,14 +205,23 @@ class Builder:
         return self._fresh[id(root)]
 
     def joined(self, part: Any, shape: Any, name: str, others: Sequence[Any]) -> Any:
-        """The whole value of a part, gathered once other values are there."""
+        """The whole value of a part, gathered once other values are there.
+
+        Args:
+            part: this rank's, flat. shape: of the whole value, known. name: shown if ranks have gone different ways.
+            others: values of the graph that is built, which are waited for.
+        """
         # Names are waited for: TensorFlow fuses no op that another one waits for, and rounds otherwise then.
         with tf.control_dependencies([tf.identity(value) for value in others]):
             whole = self._meet(lambda: self.exchange.join([part], [math.prod(shape)], [name]))[0]
         return tf.reshape(whole, shape)
 
     def summed(self, part: Any, name: str) -> Any:
-        """The sum over the ranks of what an op has made, for itself."""
+        """The sum over the ranks of what an op has made, for itself.
+
+        Args:
+            part: this rank's summand, of a shape that is the same on every rank. name: see `joined`.
+        """
         return self._meet(lambda: self.exchange.sum([part], [name]))[0]
 
     def _natural(self, root: Any) -> Any:
@@ -228,7 +263,12 @@ class Builder:
         return tf.greater(self.rows, 0)
 
     def rows_of(self, root: Any, whole: Any, label: Label) -> Any:
-        """This rank's rows of a whole value."""
+        """This rank's rows of a whole value.
+
+        Args:
+            root: the tensor of the plan's graph, whose shape says how wide a row is. whole: its value, or one as wide.
+            label: S, the axis of rows and their blocks.
+        """
         axis, blocks = label.axis, label.blocks
         size = self.shaped.shape(root)[axis]  # type: ignore[index]
         width = size // (self.shaped.prime * blocks)  # type: ignore[operator]
@@ -325,7 +365,7 @@ class Builder:
     # -- ops
 
     def same(self, op: Any, inputs: Sequence[Any]) -> list[Any]:
-        """A copy of an op, on these inputs."""
+        """A copy of `op`, of the plan's graph, on this rank's values `inputs`; returns its outputs."""
         return list(copies.again(tf_ops.get_default_graph(), op, inputs, self.shaped.attributes[op], op.type).outputs)
 
     def state(self, op: Any) -> Any:
@@ -338,11 +378,13 @@ class Builder:
         return self.shaped.states[op]
 
     def integers(self, value: Affine, dtype: Any) -> Any:
-        """Integers for the rows of the whole batch."""
+        """Integers that follow from shapes, for the rows of the whole batch: a tensor of this `dtype`, shaped as the
+        arrays of `value`."""
         return self._affine(value, self.total, dtype)
 
     def local_of(self, value: Affine, axis: int) -> Any:
-        """A shape of which dimension `axis` counts the rank's rows, and the others those of the batch."""
+        """A shape of which dimension `axis` counts the rank's rows, and the others those of the batch: int32
+        `[dimensions]`, of the integers `value`, `[dimensions]` too."""
         parts = []
         for place, (k, c) in enumerate(zip(value.per_row.tolist(), value.constant.tolist(), strict=True)):
             rows = self.rows if place == axis else self.total
@@ -350,7 +392,12 @@ class Builder:
         return tf.stack(parts)
 
     def local_shape(self, shape: Sequence[int | None] | None, label: Label) -> Any:
-        """The shape of a rank's value, from that for the prime number of rows."""
+        """The shape of a rank's value: int32 `[dimensions]`.
+
+        Args:
+            shape: for the prime number of rows, without None. label: of the value; the axis of an S counts the rank's
+                rows, any other dimension those of the batch.
+        """
         assert shape is not None
         key = *shape, label
         if key not in self._numbers:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def loop(builder: Builder, node: Node) -> list[Any]:
-    """The outputs of a loop: what its body changes goes round, with the labels of the plan."""
+    """The outputs of a loop: what its body changes goes round, with the labels of the plan.
+
+    Args:
+        builder: of the graph around it. node: a While, with the plans of its condition and body.
+    """
     test, body = node.inside
     labels = node.ruling.gives
     given = [builder.get(tensor, label) for tensor, label in zip(node.op.inputs, labels, strict=True)]
@@ -49,7 +53,11 @@ def loop(builder: Builder, node: Node) -> list[Any]:
 
 
 def branch(builder: Builder, node: Node) -> list[Any]:
-    """The outputs of a branch; of one that has none, `builder.effects` is what it waits for."""
+    """The outputs of a branch; of one that has none, `builder.effects` is what it waits for.
+
+    Args:
+        builder: of the graph around it. node: an If or a Case, with a plan for each branch.
+    """
     pred = builder.get(node.op.inputs[0], R)
     given = [builder.get(tensor, want) for tensor, want in zip(node.op.inputs[1:], node.ruling.wants[1:], strict=True)]
 

@@ -46,7 +46,7 @@ F = Label("F")
 
 
 def S(axis: int, blocks: int = 1) -> Label:
-    """This rank's rows along an axis."""
+    """This rank's rows along `axis`, counted from 0, in so many `blocks`."""
     return Label("S", axis, blocks)
 
 

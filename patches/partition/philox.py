@@ -60,6 +60,7 @@ def stretch(op: Callable[[Any, Any], Any], begin: Any, count: Any, counter: Any,
 
 
 def advanced(counter: Any, steps: Any) -> Any:
-    """A counter moved on. Its low word, which a stateless draw begins with 0, never comes to its end."""
+    """A counter, uint64 (2,), moved on by `steps`, an int64 scalar. The low word of `counter`, which a stateless draw
+    begins with 0, never comes to its end."""
     low = tf.bitcast(counter, tf.int64) + tf.stack([steps, tf.zeros_like(steps)])
     return tf.bitcast(low, tf.uint64)

@@ -15,22 +15,24 @@ _SUMS, JOINS, _PARTS = "exchange gradients and sums", "join rows", "join parts"
 
 
 class Ranks:
-    """See `build.Exchange`."""
+    """The exchange of a step on the ranks of the job: see `build.Exchange`."""
 
     def __init__(self, joins: str = JOINS):
         """Args: joins: the purpose for which rows are joined, shown where ranks have gone different ways."""
         self._joins = joins
 
     def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str], coded: bool = False) -> list[tf.Tensor]:
-        """The sum of each tensor over the ranks, in buckets and with the codec as the settings say."""
+        """The sum of each tensor over the ranks, in buckets and with the codec as the settings say;
+        see `build.Exchange.sum`."""
         return tf_op.sum_over_ranks(tensors, _SUMS, names, coded)
 
     def gather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Each tensor joined along the first axis."""
+        """Each tensor joined along the first axis; see `build.Exchange.gather`."""
         return tf_op.gather_over_ranks(tensors, self._joins, names)
 
     def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """This rank's part of the sum of each tensor: of a view of the sums, or with nothing else kept."""
+        """This rank's part of the sum of each tensor; see `build.Exchange.scatter`. With `--shard gradients` or
+        `weights` nothing else of the sums is kept; otherwise they are summed whole, and the part is a view."""
         if settings.current().shard not in ("gradients", "weights"):
             return [self.part(total) for total in self.sum(tensors, names)]
         size = world.of_job().size
@@ -38,7 +40,7 @@ class Ranks:
         return tf_op.scatter_over_ranks(tensors, lengths, _SUMS, names)
 
     def join(self, parts: Sequence[tf.Tensor], sizes: Sequence[int], names: Sequence[str]) -> list[tf.Tensor]:
-        """Values of so many elements, flat, from this rank's part of each."""
+        """Whole values from this rank's part of each; see `build.Exchange.join`."""
         lengths = [shards.lengths(size, world.of_job().size) for size in sizes]
         return tf_op.join_parts(parts, lengths, _PARTS, names)
 

@@ -38,12 +38,20 @@ class Ready:
             self._of[tensor] = level
 
     def level(self, tensor: Any, exchanged: bool = False) -> int:
-        """That of a tensor, or of its value after an exchange."""
+        """The number of exchanges before a value can be there; 0 for what no op has given.
+
+        Args:
+            tensor: under its first name. exchanged: whether its value after an exchange is meant.
+        """
         return self._of.get(tensor, 0) + exchanged
 
 
 def schedule(plan: Plan, ready: Ready) -> None:
-    """Give each exchange and each op its level."""
+    """Give each exchange of a plan (`exchanges`) and each op (`level`) its level.
+
+    Args:
+        plan: with all its nodes, and what is wanted of them. ready: to which the nodes have been added in their order.
+    """
     depth = max([0, *(ready.level(tensor, True) for tensor in plan.wanted)])
     latest = _latest(plan, depth)
     for tensor in plan.wanted:

@@ -33,30 +33,43 @@ class Slots(Protocol):
 
 
 def span(size: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The first element of a rank, and the one after its last, of so many elements."""
+    """The first element of `rank`, and the one after its last, of `size` elements that lie on so many `ranks`."""
     units = -(-size // UNIT)
     return min(size, rank * units // ranks * UNIT), min(size, (rank + 1) * units // ranks * UNIT)
 
 
 def lengths(size: int, ranks: int) -> list[int]:
-    """How many elements each rank has."""
+    """How many of `size` elements each of so many `ranks` has."""
     return [high - low for low, high in (span(size, rank, ranks) for rank in range(ranks))]
 
 
 def part(whole: Any, rank: int, ranks: int) -> Any:
-    """A rank's part of a tensor whose shape is known: flat."""
+    """A rank's part of a tensor: flat.
+
+    Args:
+        whole: of a shape that is known. rank: from 0. ranks: how many there are.
+    """
     low, high = span(whole.shape.num_elements(), rank, ranks)
     return tf.reshape(whole, [-1])[low:high]
 
 
 def in_loop(shaped: Shaped, handle: Any) -> bool:
-    """Whether a loop of a step reads or assigns a variable."""
+    """Whether a loop of a step reads or assigns a variable.
+
+    Args:
+        shaped: the step's graph; loops inside of its branches do not count. handle: of the variable, an input of it.
+    """
     return any(op.type in LOOPS and any(tensor is handle for tensor in op.inputs) for op in shaped.ops)
 
 
 def fits(shaped: Shaped, handle: Any, inside: bool = False) -> bool:
-    """Whether a step only reads and assigns a variable, be it in a branch or a loop, or looks up rows of it and
-    adds to them."""
+    """Whether a step only reads and assigns a variable, be it in a branch or a loop, or looks up rows of it and adds to
+    them.
+
+    Args:
+        shaped: the step's graph. handle: of the variable, an input of it. inside: whether it is the graph of a loop or
+            a branch, where no rows may be looked up or added.
+    """
     for op in (op for op in shaped.ops if any(tensor is handle for tensor in op.inputs)):
         if op.type in LOOPS + BRANCHES:
             places = [place for place, tensor in enumerate(op.inputs) if tensor is handle]

@@ -139,7 +139,7 @@ class Partitioned:
         return self.pack(self.flat(batch, first, rows, total, low))
 
     def flat(self, batch: Sequence[Any], first: int, rows: int, total: int, low: int = 0) -> Any:
-        """Run it as a call does; returns the outputs flat."""
+        """Run it as a call does, with the arguments of one; see `__call__`. Returns the outputs flat."""
         graph = self.graph(empty=not rows)
         with tf.init_scope():
             numbers = tf.constant([low, first, rows, total], tf.int32)

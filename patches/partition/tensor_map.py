@@ -18,7 +18,7 @@ class TensorMap(MutableMapping[Any, _Value]):
         return self._of[id(tensor)][1]
 
     def get(self, tensor: Any, default: Any = None) -> Any:
-        """The value of a tensor, or the default."""
+        """The value of a `tensor`, or the `default`."""
         found = self._of.get(id(tensor))
         return default if found is None else found[1]
 

@@ -49,7 +49,11 @@ def of(plan: Plan) -> WholePart:
 
 
 def whole_line(name: str, why: str) -> str:
-    """What to say of a step that is computed whole, for a reason."""
+    """What to say of a step that is computed whole.
+
+    Args:
+        name: of the step, the first words of the line. why: the reason, its last words.
+    """
     return f"{name} is computed whole by every rank, so more ranks make it no faster: {why}"
 
 
@@ -59,7 +63,11 @@ def reason(error: Exception) -> str:
 
 
 def line(name: str, plan: Plan) -> str:
-    """What to say of the part of a step that is computed whole, if it is worth a line; empty otherwise."""
+    """What to say of the part of a step that is computed whole; empty if it is not worth a line.
+
+    Args:
+        name: of the step, the first words of the line. plan: finished, for the ops and the labels.
+    """
     part = of(plan)
     if not part.ops or part.share < _WORTH_A_LINE:
         return ""

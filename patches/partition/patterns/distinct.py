@@ -42,7 +42,8 @@ class Family:
         readers: TensorMap[list[Any]],
         root: Callable[[Any], Any],
     ):
-        """Args: sinks: ops that add. readers: ops that read a tensor."""
+        """Args: shaped: the step's graph. indices: a tensor of it. sinks: ops that add by them. readers: the ops that
+        read a tensor. root: gives the tensor that one is another name of."""
         self._shaped, self._indices, self._sinks, self._readers, self._root = shaped, indices, sinks, readers, root
         self._outputs = {id(root(output)) for output in shaped.outputs}
         self._are_linear: dict[Any, bool] = {}

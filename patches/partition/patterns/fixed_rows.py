@@ -35,7 +35,12 @@ _OF_ELEMENTS: dict[str, tuple[int, ...] | None] = {
 
 
 def sizes(op: Any, value: np.ndarray, rows: int) -> Affine:
-    """The integers of a constant; one of them counts rows if they are sizes."""
+    """The integers of a constant, of which one counts rows if the constant holds sizes.
+
+    Args:
+        op: a Const of the traced graph. value: what it holds, integers or booleans of any shape.
+        rows: the number of rows that the step was traced for.
+    """
     if value.ndim == 1 and _is(op, _OF_ELEMENTS):
         return Affine.of(np.where(value == rows, -1, value))
     if value.ndim > 1 or value.dtype == bool or not _is(op, _SIZES):
@@ -50,7 +55,14 @@ def sizes(op: Any, value: np.ndarray, rows: int) -> Affine:
 
 
 def filled(op: Any, rows: int) -> tuple[Affine, Any] | None:
-    """Shape and value of a constant that has one value for every row; None for any other."""
+    """Shape and value of a constant that has one value for every row; None for any other.
+
+    Args:
+        op: a Const of the traced graph. rows: the number of rows that the step was traced for.
+
+    Returns:
+        The shape, integers `[dimensions]`, and the value, a NumPy scalar.
+    """
     shape = op.outputs[0].shape
     place = _place(shape.as_list(), rows) if shape.rank else None
     if place is None or _is(op, _SIZES) or op.outputs[0].dtype.name == "string":

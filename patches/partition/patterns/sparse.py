@@ -34,12 +34,22 @@ class Sparse:
         self.readers: set[Any] = set()
 
     def is_whole(self, tensor: Any, op: Any) -> bool:
-        """Whether an op reads what is gathered of a tensor."""
+        """Whether what is gathered of a tensor is read, not the rank's rows.
+
+        Args:
+            tensor: under its first name. op: which reads it; None: any that does not read sums by index.
+        """
         return tensor in self.gathered and (tensor not in self.added or op in self.readers)
 
 
 def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any], adds: bool = True) -> Sparse:
-    """Values and indices that are gathered. Args: adds: whether the values of equal indices may be added before."""
+    """Values and indices that are gathered.
+
+    Args:
+        shaped: the step's graph. ops: those of it that outputs or effects depend on, in their order.
+        root: gives the tensor that one is another name of.
+        adds: whether the values of equal indices may be added before they travel.
+    """
     found = Sparse()
     sinks = [op for op in ops if op.type in ADDS]
     if not sinks:

@@ -49,7 +49,12 @@ class Squares:
 
 
 def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any]) -> dict[Any, Squares]:
-    """Sums and means of squares over rows, by op; and the means that they are about."""
+    """Sums and means of squares over rows, by op; and the means that they are about.
+
+    Args:
+        shaped: the step's graph. ops: those of it that outputs or effects depend on.
+        root: gives the tensor that one is another name of.
+    """
     found: dict[Any, Squares] = {}
     for op in ops:
         if op.type not in ("Sum", "Mean") or not op.outputs[0].dtype.is_floating:
@@ -124,7 +129,7 @@ def _fits(shaped: Shaped, squares: Squares) -> bool:
     return weight is not None and len(weight) == len(shape) and all(one in (1, size) for one, size in pairs)
 
 
-def statistics(shaped: Shaped, squares: Squares) -> list[Statistic]:
+def statistics(squares: Squares) -> list[Statistic]:
     """The sums that travel: s1, s2, and s0 where there are weights."""
     shape = tf.TensorShape([size for axis, size in enumerate(squares.x.shape) if axis not in squares.axes])
     count = 2 if squares.weight is None else 3
@@ -162,7 +167,15 @@ def local(squares: Squares) -> Callable[..., list[Any]]:
 
 
 def whole(op: Any, squares: Squares, shape: list[int | None]) -> Callable[..., list[Any]]:
-    """What makes the value of the op: of the statistics, and of what the squares are about if it is not their mean."""
+    """What makes the value of an op: of the statistics, and of what the squares are about if it is not their mean.
+
+    Args:
+        op: the Sum or Mean of the step. squares: what it reduces. shape: of their `x`, for the prime number of rows.
+
+    Returns:
+        A `Ruling.build`. Its values are s1 for the mean itself; otherwise what the squares are about, and all
+        statistics.
+    """
     is_mean, kept = op.type == "Mean", op.get_attr("keep_dims")
     axes = list(squares.axes)
 

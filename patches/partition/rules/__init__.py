@@ -58,6 +58,7 @@ class Op:
     """
 
     def __init__(self, op: Any, labels: Sequence[Label], shaped: Shaped):
+        """Args: op: of the graph `shaped`. labels: of its inputs, in their order."""
         self.op, self.shaped = op, shaped
         self.type: str = op.type
         self.labels = labels
@@ -82,11 +83,11 @@ class Op:
         return self.shaped.counts(size)
 
     def per_row(self, size: int, blocks: int = 1) -> int | None:
-        """Elements of a row in a dimension of so many blocks; None if it is no multiple of them."""
+        """Elements of a row in a dimension; see `Shaped.per_row`."""
         return self.shaped.per_row(size, blocks)
 
     def is_rows(self, label: Label, shape: Sequence[int | None] | None) -> bool:
-        """Whether a value of this shape can have this label S."""
+        """Whether a value of a shape can have a label S; see `Shaped.is_rows`."""
         return self.shaped.is_rows(label, shape)
 
     def size(self, place: int) -> float:
@@ -144,13 +145,17 @@ def whole(op: Op) -> Ruling:
 
 
 def same_rows(op: Op, first: Label, data: Sequence[int], given: Sequence[Label]) -> Ruling:
-    """A ruling in which inputs `data` have label `first` and the other ones are whole."""
+    """A ruling in which some inputs have one label and the other ones are whole.
+
+    Args:
+        op: which is decided on. first: the label. data: the places of those inputs. given: the label of each output.
+    """
     wants = [first if place in data else R for place in range(len(op.labels))]
     return Ruling(wants, given)
 
 
 def rows_of(op: Op, data: Sequence[int]) -> Label | None:
-    """The label S of the first of these inputs that has one."""
+    """The label S of the first input of `op` that has one, among those at the places `data`; None if none has."""
     return next((op.labels[place] for place in data if op.labels[place].kind == "S"), None)
 
 

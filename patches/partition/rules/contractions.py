@@ -53,9 +53,16 @@ def cross(op: Op) -> Ruling | None:
 
 
 def contract(op: Op, names: Sequence[str], out: str) -> Ruling | None:
-    """A product of operands with an index for each axis, summed over those that `out` lacks.
+    """A product of operands, summed over the axes that the result lacks, as in an einsum.
 
     Of the axes along which operands hold rows, the one is taken for which least has to travel.
+
+    Args:
+        op: a product, linear in each operand.
+        names: for each operand a letter for each axis, all different. out: the letters of the result.
+
+    Returns:
+        The ruling; None if no axis of rows can be taken, and it is not one part times whole values either.
     """
     if any(shape is None or len(shape) != len(name) for shape, name in zip(op.shapes, names, strict=True)):
         return None

@@ -13,13 +13,22 @@ from matex_tf.patches.partition.rules import Op, Ruling, _size, rows_of, rule, s
 
 
 def is_part(op: Op, place: int = 0) -> bool:
-    """Whether an input is a part that stays one where its elements are moved: the result is not larger."""
+    """Whether an input of `op`, by its `place`, is a part that stays one where its elements are moved: the result is
+    not larger."""
     larger = _size(op.out_shapes[0]) > op.size(place)
     return op.labels[place].is_sum and not larger
 
 
 def carry(op: Op, label: Label, before: Sequence[int | None], after: Sequence[int | None]) -> Label | None:
-    """The label of rows after a reshape, which keeps the order of elements: outer blocks, rows, elements of a row."""
+    """The label of rows after a reshape, which keeps the order of elements: outer blocks, rows, elements of a row.
+
+    Args:
+        op: the reshape. label: S, of what goes in.
+        before, after: the shapes for the prime number of rows of what goes in and comes out.
+
+    Returns:
+        The label S of what comes out; None if its rows do not lie along one axis.
+    """
     if any(size is None for size in [*before[: label.axis], *after]):
         return None
     outer = math.prod(before[: label.axis]) * label.blocks  # type: ignore[arg-type]

@@ -98,7 +98,11 @@ _CONSTANT = frozenset(
 
 
 def fold(op: Any, inputs: Sequence[Affine | None]) -> list[Affine] | None:
-    """What an op on integers gives, one value for each output; None if it is computed when the step runs."""
+    """What an op on integers gives, one value for each output; None if it is computed when the step runs.
+
+    Args:
+        op: of the traced step. inputs: the integers that it reads; None for those that do not follow from shapes.
+    """
     if not inputs or any(value is None for value in inputs):
         return None
     values: list[Affine] = list(inputs)  # type: ignore[arg-type]
@@ -255,7 +259,11 @@ _BY_NUMPY: dict[str, Callable[[Any, Sequence[np.ndarray]], np.ndarray | None]] =
 
 
 def eagerly(op: Any, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What an op of a graph gives for these arrays."""
+    """What an op of a graph gives for some arrays, computed now by NumPy or TensorFlow: an array for each output.
+
+    Args:
+        op: whose attributes count, not its inputs. values: an array for each input, of a dtype that can be cast to its.
+    """
     quick = _BY_NUMPY[op.type](op, values) if op.type in _BY_NUMPY else None
     if quick is not None:
         return [np.asarray(quick)]

@@ -16,7 +16,11 @@ from matex_tf.patches.partition.shapes.shaped import Shaped
 
 
 def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
-    """The integers that an op gives, if they follow from shapes."""
+    """The integers that an op gives, one value for each output; None if they do not follow from shapes.
+
+    Args:
+        op: of the traced step. inputs: what it reads, tensors of the new graph. new: the graph that is made.
+    """
     if op.type in ("Shape", "ShapeN", "Size"):
         found = [_dimensions(tensor, new) for tensor in inputs]
         if any(value is None for value in found):
@@ -49,7 +53,11 @@ def _dimensions(tensor: Any, new: Shaped) -> Affine | None:
 
 
 def filled(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
-    """A constant of one value, as many times as there are rows."""
+    """A constant of one value, as many times as there are rows: its tensor, and the op of that.
+
+    Args:
+        shape: `[dimensions]`. value: a scalar. op: the constant of the traced step. new: the graph that is made.
+    """
     dims, given = made(shape, tf.int32, new), tf.constant(value, op.outputs[0].dtype)
     rows = tf.fill(dims, given)
     for one in (given.op, rows.op):
@@ -59,6 +67,8 @@ def filled(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], 
 
 
 def made(value: Affine, dtype: Any, new: Shaped) -> Any:
+    """The integers `value`, for the prime number of rows, as a constant of this `dtype` in the graph `new`: one for all
+    that are equal."""
     key = value.key, dtype
     if key not in new.integers:
         with new.graph.control_dependencies(None):
@@ -70,4 +80,5 @@ def made(value: Affine, dtype: Any, new: Shaped) -> Any:
 
 
 def fits(value: Affine, prime: int, op: Any) -> bool:
+    """Whether the integers `value` for `prime` rows fit the dtype that `op` gives."""
     return bool((np.abs(value.at(prime)) <= op.outputs[0].dtype.max).all())

@@ -32,7 +32,11 @@ class Lists:
         self.lost = False
 
     def give(self, tensor: Any, shape: tf.TensorShape | None, value: Affine | None, count: int | None) -> None:
-        """Say what a list holds."""
+        """Say what a list holds; what is None is left as it was.
+
+        Args:
+            tensor: the list. shape: of each element. value: integers that each element is. count: of elements.
+        """
         if shape is not None:
             self.shapes[tensor] = shape
         if value is not None:
@@ -45,7 +49,11 @@ class Lists:
         return self.shapes.get(tensor), self.values.get(tensor), self.counts.get(tensor)
 
     def see(self, op: Any, inputs: Sequence[Any]) -> None:
-        """Follow an op that has been made."""
+        """Follow an op that has been made.
+
+        Args:
+            op: of the new graph. inputs: what it reads, tensors of that graph; none is `hidden`.
+        """
         if op.type in ("EmptyTensorList", "TensorListReserve"):
             dims = self._known.get(inputs[0])
             if dims is not None and dims.constant.ndim:

@@ -48,6 +48,8 @@ class Shaped:
     """
 
     def __init__(self, prime: int, around: Any = None):
+        """Args: prime: the number of rows. around: the FuncGraph that is copied, or None: the functions that it
+        calls."""
         self.graph = func_graph.FuncGraph("rows")
         self.prime = prime
         self.inputs: list[Any] = []
@@ -80,12 +82,13 @@ class Shaped:
         return bool(size) and size % self.prime == 0 and size // self.prime % self.prime != 0  # type: ignore[operator]
 
     def per_row(self, size: int, blocks: int = 1) -> int | None:
-        """Elements of a row in a dimension of so many blocks; None if it is no multiple of them."""
+        """Elements of a row in a dimension of `size`, for the prime number of rows, that has so many `blocks` of rows;
+        None if it is no multiple of them."""
         width, rest = divmod(size, self.prime * blocks)
         return None if rest or not width else width
 
     def is_rows(self, label: Label, shape: Sequence[int | None] | None) -> bool:
-        """Whether a value of this shape can have this label S."""
+        """Whether a value of a `shape`, for the prime number of rows, can have this `label` S."""
         if shape is None or not 0 <= label.axis < len(shape):
             return False
         size = shape[label.axis]
@@ -104,7 +107,11 @@ class Shaped:
         return [axis for axis, size in enumerate(self.shape(tensor) or []) if self.counts(size)]
 
     def note_trace(self, tensor: Any, old: Any) -> None:
-        """Note the shape that a tensor had when the step was traced; its dimensions that count rows are open."""
+        """Note the shape that a tensor had when the step was traced; its dimensions that count rows are open.
+
+        Args:
+            tensor: of this graph. old: the tensor of the traced step that it was made of.
+        """
         shape = old.shape
         if self.fixed and shape.rank:
             now = self.shape(tensor) or [None] * shape.rank
@@ -115,7 +122,11 @@ class Shaped:
 
     def see(self, op: Any, made: Any) -> None:
         """Take note of the dimensions of what an op gives that do not depend on the rows: those of the trace, and those
-        beside rows where what the op reads has such dimensions alone."""
+        beside rows where what the op reads has such dimensions alone.
+
+        Args:
+            op: of the traced step. made: the one of this graph that was made of it.
+        """
         for tensor in op.outputs:
             self.sizes.update(numbers_of(tensor))
         if any(None in (self.shape(tensor) or []) for tensor in made.inputs):
@@ -129,7 +140,11 @@ class Shaped:
                 self.sizes.update(size for size in tensor.shape.as_list() if size is not None and not self.counts(size))
 
     def hidden(self, tensor: Any, shape: Any) -> Any:
-        """The tensor under another name, so that no shape is inferred from its value (or none from its shape)."""
+        """The tensor under another name, so that no shape is inferred from its value (or none from its shape).
+
+        Args:
+            tensor: of this graph. shape: that the name has; None: not known.
+        """
         other = tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
         self.attributes[other.op] = dict(other.op.node_def.attr)
         self.ops.append(other.op)

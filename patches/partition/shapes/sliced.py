@@ -32,6 +32,8 @@ class Spec:
     """
 
     def __init__(self, attribute: Callable[[str], Any], rank: int, items: int):
+        """Args: attribute: gives a mask by its name, as `op.get_attr` does. rank: of the input. items: how many there
+        are, as many as the slice has begins."""
         self.masks = {name: attribute(name) for name in MASKS}
         bit = lambda name, item: bool(self.masks[name] >> item & 1)  # noqa: E731
         self.item: dict[int, int] = {}
@@ -58,7 +60,12 @@ class Spec:
                 out += 1
 
     def bounds(self, item: int, begin: Affine, end: Affine, size: int, prime: int) -> tuple[int, int]:
-        """First and last element of an item, for the prime number of rows."""
+        """The first element of an item, and the one after its last, for the prime number of rows.
+
+        Args:
+            item: its place. begin, end: of all items, `[items]`. size: of its axis, for the prime number of rows.
+            prime: that number.
+        """
         found = []
         for mask, value, default in (("begin_mask", begin, 0), ("end_mask", end, size)):
             if self.masks[mask] >> item & 1:
@@ -71,7 +78,11 @@ class Spec:
 
 def shape(made: Any, tensor: Any, new: Shaped) -> tf.TensorShape | None:
     """The shape of what an op gives, in which sizes are open that are not those for the prime with every number of
-    rows; None if there are none."""
+    rows; None if there are none.
+
+    Args:
+        made: one of `CUTS`. tensor: an output of it. new: the graph of both.
+    """
     if tensor.shape.rank is None:
         return None
     if made.type in _SHORTER:
