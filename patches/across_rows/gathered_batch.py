@@ -43,13 +43,24 @@ def gather(value: Any, part: batch_share.StepShare, label: str) -> tuple[Any, An
 
 
 def take_own(value: Any, place: Any) -> Any:
-    """This rank's rows of a tensor that has those of all ranks."""
+    """This rank's rows of a tensor that has those of all ranks.
+
+    Args:
+        value: `[rows of all ranks, …]`. place: as `gather` gives it, int32 (2,).
+    """
     first = tf.minimum(place[0], tf.maximum(tf.shape(value)[0] - place[1], 0))
     return value[first : first + place[1]]
 
 
 def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
-    """The sum over ranks of a float32 scalar of a rank's rows; a ghost's do not count."""
+    """The sum over ranks of what each has found of its rows; a ghost's does not count. All ranks come here.
+
+    Args:
+        own: a scalar of any number dtype, this rank's. part: of the step. label: its name, for errors.
+
+    Returns:
+        float32 scalar.
+    """
     if virtual_ranks.current() is not None:
         counted = tf.math.multiply_no_nan(tf.cast(own, tf.float32), part.alive)
         return tf_op.sum_over_ranks([counted], "add up over a batch", [label])[0]
@@ -68,7 +79,14 @@ def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
 
 
 def average(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
-    """The mean over ranks of what each has found as a mean over its rows; float32 of the shape of `own`."""
+    """The mean over ranks of what each has found as a mean over its rows, weighted by these rows. All ranks come here.
+
+    Args:
+        own: a float tensor, of the same shape on every rank. part: of the step. label: its name, for errors.
+
+    Returns:
+        float32, of the shape of `own`.
+    """
     if virtual_ranks.current() is not None:
         weighted = tf.math.multiply_no_nan(tf.cast(own, tf.float32), part.weight)
         return tf_op.sum_over_ranks([weighted], "average over a batch", [label])[0]

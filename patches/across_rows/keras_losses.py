@@ -92,7 +92,8 @@ def _by_axis(signature: inspect.Signature) -> Any:
 
 
 def across_rows(axis: Any, rank: int | None) -> bool:
-    """Whether an `axis` argument runs over the first axis of a tensor; None: over all."""
+    """Whether an `axis` argument (a number, several, or None for all) runs over the first axis of a tensor of so many
+    axes, its `rank`; None: not known."""
     if axis is None:
         return True
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)

@@ -51,7 +51,8 @@ def is_whole(metric: Any) -> bool:
 
 
 def update_wrapper(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
-    """`MeanMetricWrapper.update_state`: a function that gives no value for each row gets the rows of all ranks."""
+    """Wraps `MeanMetricWrapper.update_state` (see `wrapping.wrap`): a function that gives no value for each row gets
+    the rows of all ranks."""
     part, function = batch_share.current(), metric._fn
     if part is None:
         return wrapped(*args, **kwargs)
@@ -105,7 +106,12 @@ def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.StepShare
 
 
 def update(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.StepShare) -> Any:
-    """Update a metric that is not Keras' own, by its kind."""
+    """Update a metric that is not Keras' own, by its kind.
+
+    Args:
+        metric: of Keras. wrapped: its `update_state`, bound. args, kwargs: of the call, with this rank's rows.
+        part: of the step, to which these rows belong.
+    """
     detect_additive(metric, wrapped, args, kwargs, part)
     if not is_whole(metric):
         return wrapped(*args, **kwargs)
@@ -128,7 +134,7 @@ def update(metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, par
 def detect_additive(
     metric: Any, wrapped: Callable[..., Any], args: Any, kwargs: Any, part: batch_share.StepShare
 ) -> None:
-    """Find out a metric's kind before it is updated for the first time."""
+    """Find out a metric's kind before it is updated for the first time; see `update`."""
     if notes.has(metric, Kind):
         return
     if not all(map(_dense, tf.nest.flatten((args, kwargs)))):

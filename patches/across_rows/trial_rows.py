@@ -14,7 +14,11 @@ ROWS, SOME = 7, 2
 
 
 def specs(given: Any, part: batch_share.StepShare) -> Any:
-    """Specs of arguments: any number of rows for what has rows; what is not an array stays as it is."""
+    """Specs of arguments: any number of rows for what has rows; what is not an array stays as it is.
+
+    Args:
+        given: the arguments, nested. part: of the step; says how many rows that sees.
+    """
 
     def spec(leaf: Any) -> Any:
         if not is_array(leaf):
@@ -31,7 +35,15 @@ def is_array(leaf: Any) -> bool:
 
 
 def traced(function: Callable[..., Any], given: Any, part: batch_share.StepShare) -> tuple[Any, list[tf.Tensor]]:
-    """A function traced for any number of rows, outside of the step, and made-up arguments for it."""
+    """A function traced for any number of rows, outside of the step, and made-up arguments for it.
+
+    Args:
+        function: of one argument, `given`. given: nested, as the step has it. part: of the step.
+
+    Returns:
+        A concrete function of the arrays of `given`, flat, and a made-up tensor for each: of `ROWS` rows if it has
+        rows.
+    """
     flat = tf.nest.flatten(specs(given, part))
     places = [place for place, leaf in enumerate(flat) if isinstance(leaf, tf.TensorSpec)]
 
@@ -48,7 +60,10 @@ def traced(function: Callable[..., Any], given: Any, part: batch_share.StepShare
 
 
 def tried(function: Callable[..., Any], given: Any, part: batch_share.StepShare) -> list[np.ndarray] | None:
-    """What a function of these arguments gives for made-up rows, for the first SOME of them, and for the others.
+    """What a function gives for made-up rows, for the first SOME of them, and for the others.
+
+    Args:
+        function: called with `*given`. given: arguments, as the step has them. part: of the step.
 
     Returns:
         Three arrays, float64; None where the function cannot be run by itself.
@@ -63,7 +78,7 @@ def tried(function: Callable[..., Any], given: Any, part: batch_share.StepShare)
 
 
 def part_of(rows: list[tf.Tensor], first: int, last: int) -> list[tf.Tensor]:
-    """Some of the made-up rows."""
+    """The made-up `rows` of each argument from `first` to before `last`; scalars as they are."""
     return [leaf[first:last] if leaf.shape.rank else leaf for leaf in rows]
 
 

@@ -41,7 +41,11 @@ def joined(data: Any, slices: Sequence[bool], share: RowRange) -> Any:
 
 
 def spec(data: Any, slices: Sequence[bool]) -> Any:
-    """Specs of a batch with any number of rows, ragged arrays among them; None for what has none."""
+    """Specs of a batch with any number of rows, ragged arrays among them; None for what has none.
+
+    Args:
+        data: an eager batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
+    """
 
     def of_leaf(leaf: Any, has_rows: bool) -> Any:
         if isinstance(leaf, tf.RaggedTensor) and has_rows:
@@ -54,7 +58,11 @@ def spec(data: Any, slices: Sequence[bool]) -> Any:
 
 
 def with_rows(specs: Any, slices: Sequence[bool], rows: int) -> Any:
-    """These specs, of batches of so many rows."""
+    """Specs of batches of one size, from those for any.
+
+    Args:
+        specs: of dense arrays, nested. slices: see `spec`. rows: how many a batch has.
+    """
 
     def of_leaf(leaf: Any, has_rows: bool) -> Any:
         return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) if has_rows and leaf is not None else leaf

@@ -201,7 +201,11 @@ class Check:
 
 
 def affordable(weights: Sequence[Any], batch_bytes: int, rows: int) -> str:
-    """Why a step is not held against one rank with `--check auto`, in words; "" where it is small enough."""
+    """Why a step is not held against one rank with `--check auto`, in words; "" where it is small enough.
+
+    Args:
+        weights: variables that it trains. batch_bytes, rows: of the whole batch, over all ranks.
+    """
     size = sum(int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size for variable in weights)
     if size > MOST_BYTES or batch_bytes > MOST_BYTES or rows > MOST_ROWS:
         return "it is large"
@@ -216,7 +220,7 @@ def aside() -> str:
 
 
 def say_why_not(name: str, reason: str) -> None:
-    """Print that a step could not be compared with one rank, if there is a reason to say so."""
+    """Print that a step could not be compared with one rank, if there is a reason to say so; see `why_not`."""
     if text := why_not(name, reason):
         log_once.log(text)
 
@@ -226,6 +230,9 @@ def why_not(name: str, reason: str) -> str:
 
     With --check off there is none. With --check auto the line on the strategy is enough, and after rounding, with which
     the step was compared.
+
+    Args:
+        name: of the step, the first words. reason: why, in words; "" if it was compared.
     """
     asked = settings.current().check
     if asked == "off" or (asked == "auto" and reason in ("", aside(), _ROUNDING)):

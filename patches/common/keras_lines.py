@@ -174,7 +174,10 @@ def variables(model: Any, name: str = "variables") -> list[Any]:
 
 
 def give_variables(optimizer: Any, variables: list[Any]) -> None:
-    """Have an optimizer of Keras 2 make its variables for these.
+    """Have an optimizer of Keras 2 make its own variables.
+
+    Args:
+        optimizer: of Keras 2. variables: that it will update.
 
     Raises:
         MatexError: it cannot do so before its first update.
@@ -202,7 +205,7 @@ def rates(optimizer: Any) -> dict[str, float]:
 
 
 def set_rates(optimizer: Any, given: dict[str, float]) -> None:
-    """Let it have these again."""
+    """Let an `optimizer` have the rates `given` again, numbers by their names."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     for name, value in given.items():
         setattr(optimizer, name, value)
@@ -218,7 +221,7 @@ def mask(value: Any) -> Any:
 
 
 def set_mask(value: Any, mask: Any) -> None:
-    """Leave a mask on a tensor."""
+    """Leave a `mask`, booleans of the first axes of `value`, on this tensor, as layers do."""
     value._keras_mask = mask
 
 

@@ -51,12 +51,12 @@ class RowRange(NamedTuple):
 
     @classmethod
     def of(cls, total: int, rank: int, size: int) -> RowRange:
-        """Rank's rows of a batch of `total`: from rank * total // size, as even as can be."""
+        """The rows of `rank`, of `size` ranks, in a batch of `total`: from rank * total // size, as even as can be."""
         return cls.between(*own_span(total, rank, size, settings.current().reproducible), total)
 
     @classmethod
     def between(cls, low: int, high: int, total: int) -> RowRange:
-        """Rows `low` to `high` of a batch of `total`; a ghost's where that is none."""
+        """Rows `low` to before `high` of a batch of `total`; a ghost's where that is none."""
         if high > low or total == 0:
             return cls(low, high, high - low, total, low)
         low = min(low, total - 1)
@@ -110,7 +110,11 @@ def sliceable(data: Any) -> tuple[bool, ...]:
 
 
 def take(data: Any, slices: Sequence[bool], low: Any, high: Any) -> Any:
-    """Rows `low` to `high` of the leaves that `slices` names; works eagerly and in a graph."""
+    """Rows `low` to before `high` of a batch; works eagerly and in a graph, where these are int32 scalars.
+
+    Args:
+        data: the batch, nested. slices: for each of its leaves, whether it is cut; others stay as they are.
+    """
     leaves = [
         _take(leaf, low, high) if slice_it else leaf
         for leaf, slice_it in zip(tf.nest.flatten(data), slices, strict=True)
@@ -119,14 +123,22 @@ def take(data: Any, slices: Sequence[bool], low: Any, high: Any) -> Any:
 
 
 def first_rows(outputs: Any, share: RowRange) -> Any:
-    """The outputs of a step without those for a ghost's row."""
+    """The outputs of a step without those for a ghost's row: of what has a first axis the first `share.rows`.
+
+    Args:
+        outputs: nested, with a row for each that the step saw. share: the rows that it saw.
+    """
     if share.rows == share.high - share.low:
         return outputs
     return tf.nest.map_structure(lambda leaf: leaf[: share.rows] if _rows(leaf) is not None else leaf, outputs)
 
 
 def relaxed(data: Any, slices: Sequence[bool]) -> Any | None:
-    """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged)."""
+    """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged).
+
+    Args:
+        data: the batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
+    """
     leaves: list[Any] = []
     for leaf, slice_it in zip(tf.nest.flatten(data), slices, strict=True):
         if leaf is None:

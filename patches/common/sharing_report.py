@@ -137,7 +137,7 @@ def finish() -> None:
 
 
 def summary(account: Account, size: int) -> str:
-    """What the account of so many ranks comes to, in words; empty where all is well."""
+    """What the `account` of so many ranks, `size`, comes to, in words; empty where all is well."""
     alone = {what: said for what, said in account.alone.items() if what in OTHERS or not account.trained_together}
     if not alone:
         if account.shared or not any(name in sys.modules for name in _FRAMEWORKS) or speaks_of_ranks():

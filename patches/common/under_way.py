@@ -89,7 +89,7 @@ class EpochsAsked(NamedTuple):
 
 
 def making_epochs(kind: str, model: Any) -> contextlib.AbstractContextManager[None]:
-    """Note that a call of this kind, "fit" or "predict", is about to make the iterator of its data."""
+    """In this context a call of `kind`, "fit" or "predict", of a `model` makes the iterator of its data."""
     return having(epochs_of=EpochsOf(kind, model))
 
 

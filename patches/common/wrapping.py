@@ -43,7 +43,7 @@ def is_aside() -> bool:
 
 
 def require(module: ModuleType, path: str) -> Any:
-    """The object at a dotted path in a module.
+    """The object at a dotted `path` in a `module`.
 
     Raises:
         NameMoved: it is not there; says which Keras this is and which ones were tried.
@@ -88,9 +88,17 @@ def alone() -> bool:
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any], always: bool = False) -> None:
-    """Put `wrapper(wrapped, instance, args, kwargs)` around a function; a world of one rank never gets there.
+    """Put a wrapper around a function; a world of one rank never gets there, nor a script that imports Horovod's names,
+    see `put_aside`.
 
-    Neither does a script that imports Horovod's names, see `put_aside`. Args: always: call it even then, and `apart`.
+    Args:
+        module: that has it, or its class. path: dotted, from there.
+        wrapper: called as `wrapper(wrapped, instance, args, kwargs)`: with what was there (a method is bound), the
+            object of a method or None, and the arguments of the call, a tuple and a dict.
+        always: call it even then, and `apart`.
+
+    Raises:
+        NameMoved: there is no such function.
     """
     require(module, path)
 
@@ -133,7 +141,11 @@ def method(module: ModuleType, path: str, wrapper: Callable[..., Any], in_steps:
 
 
 def around(original: Callable[..., Any], wrapper: Callable[..., Any], in_steps: bool = False) -> Callable[..., Any]:
-    """A function for a class that calls `wrapper(bound method, instance, args, kwargs)`, but not in a world of one."""
+    """A function for a class that calls a wrapper in the place of one of its methods, but not in a world of one rank.
+
+    Args:
+        original: the method, not bound. wrapper: as that of `wrap`. in_steps: see `method`.
+    """
     import tensorflow as tf
 
     @functools.wraps(original)

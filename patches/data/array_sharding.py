@@ -163,7 +163,12 @@ def _decide(leaves: list[Any], sharded: bool, training: bool, chosen: RowChoice 
 
 
 def as_own(dataset: Any, found: Whose, what: str) -> Any:
-    """A pipeline of rows of the rank's own, as `LocalBatch`; says so if nobody has asked for it."""
+    """A pipeline of rows of the rank's own, as `LocalBatch`; says so if nobody has asked for it.
+
+    Args:
+        dataset: of batches. found: who holds them, and whether the script has marked that. what: the call, for the
+            line.
+    """
     if not found.mark:
         meant = world.current().holds_shard
         log_once.log(

@@ -73,7 +73,7 @@ def _of_all(
 
 
 def in_batches(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Parts of an order of so many rows each, but for the last."""
+    """Parts of an `order`, an array of indices, of `size` rows each, but for the last."""
     return (order[low : low + size] for low in range(0, len(order), size))
 
 
@@ -88,6 +88,11 @@ def of_shards(
     """What this rank takes of each batch, of rows that only this rank holds.
 
     Third the numbers of epoch and batch where there are `orphans`, or what to tell a ring where rows go round.
+
+    Args:
+        adapter: Keras' of the arrays. counts: rows of each rank. global_size: rows of a batch of all ranks.
+        orphans: deals out rows that ranks leave behind; None: nobody does. goes_round: whether rows go round a ring.
+        epochs: that a walk over them has.
     """
     rank = world.current().rank if orphans is None else orphans.rank
     shuffle, places = adapter._shuffle, spans(Interleaving(counts), global_size, rank)
@@ -109,7 +114,11 @@ def of_shards(
 
 def spans(turns: Interleaving, global_size: int, rank: int) -> list[tuple[int, ...]]:
     """For each batch: this rank's rows of it, low and high; the rows of all ranks; where this rank's begin in it; the
-    rows of the rank with the fewest; and whether it is the last."""
+    rows of the rank with the fewest; and whether it is the last.
+
+    Args:
+        turns: of the ranks' shards. global_size: rows of a batch of all ranks. rank: this one.
+    """
     places = [turns.spans(batch, global_size) for batch in range(turns.batches(global_size))]
     found = []
     for number, place in enumerate(places):

@@ -283,12 +283,12 @@ class BatchSource:
 
 
 def is_much(waited: float, spent: float) -> bool:
-    """Whether so many seconds of waiting for input, of those spent, are worth a line."""
+    """Whether so many seconds of waiting for input, `waited`, of those `spent`, are worth a line."""
     return waited > max(_MUCH_SECONDS, _MUCH * spent)
 
 
 def fetch(iterator: Any, count: int) -> list[Any]:
-    """Up to `count` batches, fewer where the data end."""
+    """Up to `count` batches of an `iterator`, with tensors as leaves; fewer where the data end."""
     batches: list[Any] = []
     take_next = _quick(iterator) or (lambda: row_slicing.to_tensors(next(iterator)))
     for _ in range(count):

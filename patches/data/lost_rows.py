@@ -88,7 +88,14 @@ class Orphans:
         return [repr(array_fingerprint.of(array_fingerprint.rows(part), part.shape)) for part in parts]
 
     def begin(self, batch_rows: int, shuffle: Any) -> ShardOrders:
-        """Say how batches are made: of how many rows of all ranks. Returns: the orders of the rows of ranks."""
+        """Say how batches are made.
+
+        Args:
+            batch_rows: of all ranks. shuffle: as Keras takes it: a boolean or "batch".
+
+        Returns:
+            The orders of the rows of ranks.
+        """
         self._size = batch_rows
         self._orders = ShardOrders(self.counts, shuffle, self.dealt.seed)
         return self._orders
@@ -162,7 +169,7 @@ class Orphans:
 
 
 def flat(x: Any, y: Any) -> list[np.ndarray]:
-    """The columns of a shard: inputs, then labels."""
+    """The columns of a shard: inputs `x`, one array or a tuple, then labels `y`, the same or None."""
     return [*(x if isinstance(x, tuple) else [x]), *([] if y is None else y if isinstance(y, tuple) else [y])]
 
 

@@ -155,7 +155,11 @@ def _as_lines(dataset: Any) -> tuple[Any, Why]:
 def decoder(
     record_defaults: Sequence[Any], field_delim: str, use_quote_delim: bool, na_value: str, select_cols: Any
 ) -> Callable[[Any], Any]:
-    """What makes columns of a line, or of a vector of lines; arguments are those of `CsvDataset`."""
+    """What makes columns of a line, or of a vector of lines.
+
+    Args:
+        record_defaults, field_delim, use_quote_delim, na_value, select_cols: see `tf.data.experimental.CsvDataset`.
+    """
 
     @tf.autograph.experimental.do_not_convert
     def decode(lines: Any) -> Any:

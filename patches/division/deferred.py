@@ -220,6 +220,9 @@ def again(source: Any, dataset: Any) -> Any:
 
     TensorFlow makes a `shuffle` and the `repeat` behind it one, which draws other orders. What stood between the two is
     done later, so they are kept apart.
+
+    Args:
+        source: the pipeline. dataset: made by one call of tf.data, of another one.
     """
     made = calls.of(dataset)
     return made.again(source.with_options(tf.data.Options()) if made.name == "repeat" else source)

@@ -224,7 +224,11 @@ def _pack(value: Any, call: Call) -> bytes:
 
 
 def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """Arguments in words, the same on ranks that give the same; of objects the type."""
+    """Arguments in words, the same on ranks that give the same: of objects the type, of long ones a checksum.
+
+    Args:
+        args, kwargs: of a call of the script.
+    """
     return (*map(_word, args), *(f"{name}={_word(value)}" for name, value in sorted(kwargs.items())))
 
 

@@ -29,7 +29,7 @@ def find(path: str) -> str:
 
 
 def remember(path: str, here: str) -> None:
-    """Have a path in another place from now on, or where it is."""
+    """Have a `path` in another place, `here`, from now on, or where it is if the two are the same."""
     run_state.current().part(Places).by_path[os.path.realpath(path)] = os.path.realpath(here)
 
 

@@ -23,6 +23,9 @@ def doers(ranks: World, folder: str) -> list[int]:
     """For each rank, the first rank of those with which it shares the file system of a path.
 
     Collective over ranks of several nodes.
+
+    Args:
+        ranks: of the job. folder: the path; it need not be there yet.
     """
     if len(ranks.nodes) == 1 or "://" in folder:
         return [0] * ranks.size

@@ -44,7 +44,8 @@ def _found(module: str, path: str) -> Any:
 
 
 def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any]) -> None:
-    """Put `wrapper(wrapped, instance, args, kwargs)` around a function or a method of a module.
+    """Put a wrapper around a function or a method, in a world of one rank too; its arguments:
+    see `common.wrapping.wrap`.
 
     Raises:
         NameMoved: it is not there.

@@ -21,6 +21,9 @@ COMPARED = (
 def compare(fit: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Compare the arguments of a call of `fit`. All ranks come here.
 
+    Args:
+        fit: bound to the model. args, kwargs: of the call.
+
     Raises:
         RanksDisagree: one of `COMPARED` differs.
     """

@@ -19,7 +19,11 @@ GROWN, LEFT = 1.25, 0.5
 
 
 def look(model: Any, logs: Any) -> None:
-    """The logs of an epoch of `fit` are known, over all ranks. Say so, once, where the loss has grown."""
+    """Say so, once, where the loss of an epoch of `fit` has grown, over all ranks.
+
+    Args:
+        model: which is trained. logs: of the epoch, over all ranks: numbers by name.
+    """
     strategy, notes = strategies.current(), model_state.of(model)
     losses = notes.epoch_losses
     if world.current().is_single or not strategy.changes or losses is None or not isinstance(logs, dict):

@@ -22,7 +22,7 @@ from matex_tf.patches.sources import source_sharding
 
 
 class ModelCalls(abc.ABC):
-    """Wrappers of the methods of a Keras model.
+    """Wrappers of the methods of a Keras model: those for a method have the arguments that `wrapping.wrap` says.
 
     Attributes:
         step_function: the class of what Keras calls as `train_function` and `test_function`: has a `feed` of batches.
@@ -38,26 +38,27 @@ class ModelCalls(abc.ABC):
 
     @abc.abstractmethod
     def executing(self, model: Any, times: int) -> contextlib.AbstractContextManager[Any]:
-        """In this context an execution has so many times as many batches of the script's size."""
+        """In this context an execution of a `model` has so many `times` as many batches of the script's size."""
 
     def predicting(self, model: Any, x: Any) -> contextlib.AbstractContextManager[Any]:
-        """`predict` of some data runs in this context, with weights that are merged. Args: x: the data."""
+        """`predict` of a `model` for the data `x` runs in this context, with weights that are merged."""
         return contextlib.nullcontext()
 
     def recovering(self, model: Any, fit: Callable[[], Any]) -> Any:
-        """Call `fit` so that it can be taken up again."""
+        """Call `fit`, without arguments, so that the training of the `model` can be taken up again; returns what it
+        does."""
         return resume_fit.fit(model, fit)
 
     @abc.abstractmethod
     def before_fit(self, model: Any, x: Any) -> None:
-        """All ranks begin a `fit`. Args: x: its data."""
+        """All ranks begin a `fit` of a `model` with the data `x`."""
 
     def begin_epoch(self, function: Any) -> None:
         """An epoch begins. Args: function: that trains."""
         function.feed.begin_epoch()
 
     def end_epoch(self, model: Any, function: Any) -> None:
-        """An epoch has no batch left, or the model is evaluated. Args: function: that trains."""
+        """An epoch of a `model` has no batch left, or the model is evaluated; `function` is what trains it."""
         function.feed.end_epoch(model)
 
     def making(self, kind: str) -> Callable[..., Any]:
@@ -75,7 +76,7 @@ class ModelCalls(abc.ABC):
         return make
 
     def fit(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """Wraps `fit`."""
+        """Wraps `fit`: see `wrapping.wrap`."""
         sharing_report.shared()  # also one that was complete before the job was started again
         return self.recovering(model, lambda: self._fit_together(wrapped, model, args, kwargs))
 
@@ -110,7 +111,7 @@ class ModelCalls(abc.ABC):
         return history
 
     def evaluate(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """Wraps `evaluate`."""
+        """Wraps `evaluate`: see `wrapping.wrap`."""
         if resume_fit.replaying(model):
             return {}  # validation after an epoch that is over
         world.current().at(f"evaluate of {model.name}")
@@ -119,7 +120,11 @@ class ModelCalls(abc.ABC):
             return wrapped(*args, **kwargs)
 
     def predict(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """Wraps `predict`."""
+        """Wraps `predict`: see `wrapping.wrap`.
+
+        Raises:
+            MatexError: rows that the source has dealt out.
+        """
         world.current().at(f"predict of {model.name}")
         x = args[0] if args else kwargs.get("x")
         if source_sharding.found(x) == "source":
@@ -137,7 +142,8 @@ class ModelCalls(abc.ABC):
             notes.predicts = notes.finding = None
 
     def logs_of_all(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """Wraps what reads an epoch's logs: over all ranks. Moving statistics are merged too, before validation."""
+        """Wraps what reads an epoch's logs (see `wrapping.wrap`): over all ranks. Moving statistics are merged too,
+        before validation."""
         if resume_fit.replaying(model):
             return {}
         world.current().at(f"the end of an epoch of {model.name}")
@@ -152,7 +158,11 @@ class ModelCalls(abc.ABC):
         return {**logs, **averaged} if isinstance(logs, dict) else logs
 
     def reset_metrics(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """Wraps `reset_metrics`, with which an epoch begins."""
+        """Wraps `reset_metrics`, with which an epoch begins: see `wrapping.wrap`.
+
+        Raises:
+            MatexError: the model makes a train_function or test_function of its own.
+        """
         metrics.forget(model)
         for name in ("train", "test"):
             function = getattr(model, f"{name}_function")

@@ -162,7 +162,8 @@ def only_computes(graph: Any) -> bool:
 
 
 def only_counts(model: Any, graph: Any) -> bool:
-    """Whether a graph of a `test_step` gives the same on every rank, and changes metrics alone, which add up."""
+    """Whether the `graph` of a `test_step` of a `model` gives the same on every rank, and changes metrics alone, which
+    add up."""
     resets = "reset_metrics" in type(model).test_on_batch.__code__.co_names
     return (
         resets

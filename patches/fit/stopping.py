@@ -68,7 +68,7 @@ def _may_stop(callback: Any, hooks: tuple[str, ...]) -> bool:
 
 
 def overrides(callback: Any, hooks: tuple[str, ...]) -> bool:
-    """Whether a callback has any of these methods of its own."""
+    """Whether a `callback` has a method of its own of any of the names `hooks`."""
     return any(not getattr(getattr(callback, hook), "_is_default", False) for hook in hooks)
 
 

@@ -51,7 +51,7 @@ class Calls(ModelCalls):
 
     @contextlib.contextmanager
     def executing(self, model: Any, times: int) -> Iterator[None]:
-        """See the base."""
+        """By `steps_per_execution`; see `ModelCalls.executing`."""
         before = model.steps_per_execution
         model.steps_per_execution = before * times
         try:
@@ -60,17 +60,17 @@ class Calls(ModelCalls):
             model.steps_per_execution = before
 
     def recovering(self, model: Any, fit: Callable[[], Any]) -> Any:
-        """See the base; ranks may also come."""
+        """Ranks may also come; see `ModelCalls.recovering`."""
         return growing_fit.fit(model, fit)
 
     def before_fit(self, model: Any, x: Any) -> None:
-        """See the base."""
+        """Groups have weights made, about which they meet before their first step; see `ModelCalls.before_fit`."""
         if strategies.current().apart:  # groups meet about weights before their first step
             keras_lines.build_before_fit(model, x)
 
     @contextlib.contextmanager
     def predicting(self, model: Any, x: Any) -> Iterator[None]:
-        """See the base; small calls are not shared out."""
+        """Small calls are not shared out; see `ModelCalls.predicting`."""
         notes = model_state.of(model)
         notes.call = call = small_calls.begin(model, "predict", x)
         try:
@@ -85,11 +85,11 @@ class Calls(ModelCalls):
         function.begin_epoch()
 
     def end_epoch(self, model: Any, function: Any) -> None:
-        """See the base."""
+        """Says whether the model is evaluated; see `ModelCalls.end_epoch`."""
         function.end_epoch(evaluating=bool(evaluating))
 
     def logs_of_all(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """See the base; a rank that falls behind is named."""
+        """A strategy whose loss grows is named; see `ModelCalls.logs_of_all`."""
         logs = super().logs_of_all(wrapped, model, args, kwargs)
         if logs and not evaluating:
             falling_behind.look(model, logs)

@@ -70,7 +70,8 @@ def missing(places: list[str], package: str, version: str) -> list[str]:
 
 
 def within(version: str, known: str) -> bool:
-    """Whether a version lies in a range such as "3.3 to 3.15"; one that nobody can read counts as one that does."""
+    """Whether a `version` lies in the range `known`, such as "3.3 to 3.15"; one that nobody can read counts as one that
+    does."""
     low, _, high = known.partition(" to ")
     return not _numbers(version) or _numbers(low) <= _numbers(version) <= _numbers(high)
 

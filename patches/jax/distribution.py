@@ -56,7 +56,8 @@ def place() -> Place:
 
 
 def layouts(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    """How the state of a step lies: that of its variables, which have arrays of the rank's own now."""
+    """How the state of a step lies: that of its variables, which have arrays of the rank's own now. A wrapper
+    (see `wrapping.wrap`) of a trainer's method."""
     whole = place().whole
     optimizer = getattr(model, "optimizer", None)
     kinds = (model.trainable_variables, model.non_trainable_variables, optimizer.variables if optimizer else [])

@@ -62,14 +62,30 @@ def install(module: ModuleType) -> None:
 
 
 def bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-    """All arguments of a call, by name."""
+    """All arguments of a call by name, with defaults.
+
+    Args:
+        signature: of the function. args, kwargs: of the call.
+
+    Raises:
+        TypeError: they do not fit it.
+    """
     found = signature.bind(*args, **kwargs)
     found.apply_defaults()
     return dict(found.arguments)
 
 
 def own_to_whole(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
-    """own / (w V): turns a mean over this rank's V_r = own entries into its part of the mean over all V."""
+    """own / (w V): turns a mean over this rank's V_r = own entries into its part of the mean over all V. All ranks come
+    here.
+
+    Args:
+        own: a scalar, the number or the weights of this rank's entries. part: of the step; w is its weight.
+        label: a name for it, for errors.
+
+    Returns:
+        float32 scalar.
+    """
     own = tf.stop_gradient(tf.cast(own, tf.float32))
     (whole,) = tf_op.sum_over_ranks([own * part.alive], "add up what a mean divides by", [label])
     return tf.math.divide_no_nan(own, whole * part.weight)

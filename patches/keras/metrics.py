@@ -147,7 +147,11 @@ def adding(model: Any) -> list[Any]:
 
 
 def put_back(model: Any, before: list[tuple[Any, Any]]) -> None:
-    """Undo what a ghost's row has changed; metrics that were given the rows of all ranks are right on a ghost too."""
+    """Undo what a ghost's row has changed; metrics that were given the rows of all ranks are right on a ghost too.
+
+    Args:
+        model: of Keras. before: variables, each with its value before the step.
+    """
     whole = {id(one) for metric in leaves(model) if own_metrics.is_whole(metric) for one in keras_lines.states(metric)}
     known = {id(variable) for variable, _ in before}
     for variable, value in before:
@@ -192,7 +196,12 @@ def flatten(state: list[tuple[Any, np.ndarray]]) -> np.ndarray:
 
 
 def assign(state: list[tuple[Any, np.ndarray]], flat: np.ndarray) -> None:
-    """Set variables of metrics to the parts of a flat array."""
+    """Set variables of metrics to the parts of a flat array.
+
+    Args:
+        state: the variables, each with an array of its shape and dtype. flat: all values, one variable's after
+            another's.
+    """
     start = 0
     for variable, value in state:
         variable.assign(flat[start : start + value.size].reshape(value.shape).astype(value.dtype))

@@ -150,7 +150,7 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def apply_arguments(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> tuple[Any, Any]:
-    """The arguments of `Optimizer.apply`."""
+    """The arguments of `Optimizer.apply`: `grads` and `trainable_variables`, None if the call has left those out."""
     return grads, trainable_variables
 
 
@@ -235,7 +235,11 @@ def weighted(grads: Sequence[Any]) -> list[Any]:
 
 
 def shaped(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Dense gradients with the shapes of their variables, which a graph may not know."""
+    """Gradients of which the dense ones have the shapes of their variables, which a graph may not know.
+
+    Args:
+        grads: tensors, IndexedSlices or None. variables: theirs, in the same order.
+    """
     for grad, variable in zip(grads, variables, strict=True):
         if tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices):
             grad.set_shape(variable.shape)
@@ -243,12 +247,20 @@ def shaped(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
 
 
 def average(grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Weigh and exchange gradients at once; Nones stay where they are."""
+    """Weigh and exchange gradients at once; Nones stay where they are. All ranks come here.
+
+    Args:
+        grads, variables: see `shaped`.
+    """
     return average_named(shaped(list(grads), variables), paths(variables))
 
 
 def average_named(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """Weigh and exchange gradients whose shapes are known, with the names of their variables."""
+    """Weigh and exchange gradients whose shapes are known. All ranks come here.
+
+    Args:
+        grads: see `shaped`. labels: the names of their variables.
+    """
     return _sum(weighted(grads), labels)
 
 

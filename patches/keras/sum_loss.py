@@ -31,7 +31,12 @@ def asked() -> bool:
 
 
 def whole(value: Any, part: batch_share.StepShare | None = None) -> Any:
-    """A sum over a rank's rows as that of which the ranks' weighted sum is the sum over the batch."""
+    """A sum over a rank's rows as that of which the ranks' weighted sum is the sum over the batch: S_r / w_r.
+
+    Args:
+        value: a float tensor, S_r; outside of steps, and without `--loss sum`, it stays.
+        part: of the step; None: of that which runs now.
+    """
     part = batch_share.current() if part is None else part
     if part is None or not asked():
         return value
@@ -41,7 +46,11 @@ def whole(value: Any, part: batch_share.StepShare | None = None) -> Any:
 
 
 def gradient(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """`tape.gradient` of such a loss."""
+    """`tape.gradient` of such a loss.
+
+    Args:
+        wrapped: the method, bound. args, kwargs: of the call.
+    """
     return _gradient(wrapped, *args, **kwargs)
 
 
@@ -77,7 +86,11 @@ def in_logs(logs: Any) -> Any:
 
 @contextlib.contextmanager
 def computed_by(model: Any, training: bool) -> Iterator[None]:
-    """What a `compute_loss` of the script's own gives to a step of Keras, inside of this block."""
+    """What a `compute_loss` of the script's own gives to a step of Keras, inside of this block.
+
+    Args:
+        model: of Keras. training: whether the step trains; one with a `train_step` of the script's own stays as it is.
+    """
     own = not of_keras(type(model).compute_loss) or "compute_loss" in vars(model)
     if not asked() or not own or (training and not of_keras(type(model).train_step)):
         yield

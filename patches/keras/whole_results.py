@@ -47,7 +47,11 @@ class WholeResults:
         self._shares[_place()] = share
 
     def result(self, metric: Any, result: Callable[[], Any]) -> Any:
-        """What a metric says of the states of all ranks. Collective."""
+        """What a metric says of the states of all ranks. Collective.
+
+        Args:
+            metric: of Keras. result: its `result`, bound, as it is without this.
+        """
         share = self._shares.get(_place())
         if share is None or not metrics.is_additive(metric):  # virtual ranks have ended: the states are merged
             return result()

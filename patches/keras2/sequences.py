@@ -38,7 +38,7 @@ def install(module: ModuleType) -> None:
 
 
 def takes(sequence: Any, count: int | None) -> None:
-    """Take note that an epoch takes so many batches of a sequence; None where nobody knows."""
+    """Take note that an epoch takes so many batches, `count`, of a `sequence`; None where nobody knows."""
     known = notes.of(sequence, _Steps)
     known.most = max(known.most, count or 0)
 

@@ -51,7 +51,7 @@ class Calls(ModelCalls):
 
     @contextlib.contextmanager
     def executing(self, model: Any, times: int) -> Iterator[None]:
-        """See the base."""
+        """By the variable of `steps_per_execution`, if there is one; see `ModelCalls.executing`."""
         held = model._steps_per_execution
         if held is None or times == 1:
             yield
@@ -64,7 +64,7 @@ class Calls(ModelCalls):
             held.assign(before)
 
     def before_fit(self, model: Any, x: Any) -> None:
-        """See the base."""
+        """Refuses settings that are for Keras 3 alone; see `ModelCalls.before_fit`."""
         _refuse()
 
 

@@ -143,7 +143,11 @@ class _Known(dict[Site, _Pipeline]):
 
 
 def of(dataset: Any, site: Site) -> Division | None:
-    """The division for a loop, ready for a walk."""
+    """The division for a loop, ready for a walk; None if the work on its pipeline is not divided.
+
+    Args:
+        dataset: which the script iterates. site: of the loop, its file and line.
+    """
     known = notes.of(dataset, _Known)
     if site not in known:
         known[site] = _Pipeline(dataset)
@@ -163,7 +167,11 @@ def in_graph(dataset: Any) -> tuple[Any, str]:
 
 
 def agree(dataset: Any, site: Site) -> None:
-    """A loop is split: from here on a rank makes its own rows, if all ranks can. All ranks come here."""
+    """A loop is split: from here on a rank makes its own rows, if all ranks can. All ranks come here.
+
+    Args:
+        dataset, site: as `of` was given them, on every rank.
+    """
     pipeline = notes.of(dataset, _Known)[site]
     if pipeline.decision is None:
         pipeline.decision = decide.decide(pipeline, "a loop")
@@ -174,13 +182,14 @@ def agree(dataset: Any, site: Site) -> None:
 
 
 def work(dataset: Any, site: Site) -> str:
-    """`_in_words` of a loop; "" before the ranks have agreed."""
+    """`_in_words` of the loop at `site` over `dataset`; "" before the ranks have agreed."""
     pipeline = notes.of(dataset, _Known)[site]
     return "" if pipeline.decision is None else _in_words(pipeline.as_decided)
 
 
 def done_by_all(dataset: Any, site: Site) -> str:
-    """What of the work on a pipeline every rank does, and why; in words, empty without a reason."""
+    """What of the work on the pipeline `dataset` of the loop at `site` every rank does, and why; in words, empty
+    without a reason."""
     return notes.of(dataset, _Known)[site].as_decided.done_by_all()
 
 

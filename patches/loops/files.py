@@ -44,7 +44,7 @@ def _wrap_at_its_source(module: ModuleType, path: str, source: str, name: str, w
 
 
 def on_rank_0(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Do it on rank 0, and nothing on the others; on each where each has a layer."""
+    """Do it on rank 0, and nothing on the others; on each where each has a layer. A wrapper: see `wrapping.wrap`."""
     return wrapped(*args, **kwargs) if layers().on or world.current().rank == 0 else None
 
 

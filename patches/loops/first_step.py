@@ -53,7 +53,11 @@ class GivenBatch:
         self._why_not = ""
 
     def not_compared(self, name: str, reason: str) -> None:
-        """A function that the script has called with this batch is not compared with one rank."""
+        """A function that the script has called with this batch is not compared with one rank.
+
+        Args:
+            name, reason: see `one_rank.why_not`; the first ones count.
+        """
         self._why_not = self._why_not or one_rank.why_not(name, reason)
 
     def leave(self) -> str:

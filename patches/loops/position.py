@@ -122,13 +122,17 @@ def enter(kind: int, rows: int, total: int, taken: int, first: int, owner: objec
 
 
 def given(rows: int, total: int, first: int) -> None:
-    """A `DataSet` has given the script this rank's rows of a batch. For `row_partition.listen`."""
+    """A `DataSet` has given the script `rows` rows of a batch of `total`, from `first` on. For
+    `row_partition.listen`."""
     if active():
         enter(SPLIT, rows, max(total, 1), rows, first)
 
 
 def leave(owner: object, before: Position) -> bool:
-    """Go back to where one was before, if `owner` is the loop that entered last, or only compiled functions did.
+    """Go back to where one was before, if a loop is the one that entered last, or only compiled functions did.
+
+    Args:
+        owner: the loop. before: the position when it entered.
 
     Returns:
         Whether that is so: a loop that was left in the middle is closed when Python collects it, which may be in the
@@ -153,7 +157,11 @@ def given_batch() -> Any:
 
 
 def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor, first: tf.Tensor) -> None:
-    """Be at this rank's rows of a batch, in a compiled function, and in those that it is traced within."""
+    """Be at this rank's rows of a batch, in a compiled function, and in those that it is traced within.
+
+    Args:
+        rows, total, taken, first: int32 scalars, see `batch_share.StepShare`.
+    """
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         notes.of(graph, _Sharing)

@@ -309,7 +309,7 @@ def is_own(dataset: Any) -> bool:
 
 
 def shares_out(dataset: Any, batched: bool) -> bool:
-    """Whether walks over a pipeline are to be shared out at all."""
+    """Whether walks over a pipeline, `dataset`, are to be shared out at all; `batched`: whether it gives batches."""
     if not position.active():
         return False
     if not settings.current().shares_loops:

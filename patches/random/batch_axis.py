@@ -74,7 +74,11 @@ def _computed(value: Any) -> Any | None:
 
 
 def of_element(shape: Any, axis: int) -> tuple[Stretch, ...]:
-    """What element `axis` of a shape, a vector in a graph, counts."""
+    """What an element of a shape counts: the stretches of that axis, in their order.
+
+    Args:
+        shape: int vector in a graph. axis: the place of the element.
+    """
     op = shape.op
     while op.type in _SAME:
         op = op.inputs[0].op

@@ -142,5 +142,9 @@ def _span(stretch: batch_axis.Stretch, shape: Any, axis: int, part: batch_share.
 
 
 def whole_and_cut(draw: Callable[[Any], Any], shape: Any, rows: Rows) -> Any:
-    """The draw of the whole batch by `draw(shape)`, and this rank's part of it."""
+    """This rank's part of a draw that is made for the whole batch.
+
+    Args:
+        draw: makes it, given the shape of the whole. shape: of this rank's part. rows: how that lies in the whole.
+    """
     return rows.cut(draw(rows.whole_shape(shape)))

@@ -102,7 +102,11 @@ def _full(alpha: Any, values: dict[str, Any]) -> bool:
 
 
 def padded(parameter: Any, shape: Any, rows: row_span.Rows) -> Any:
-    """A parameter as it is for the draw of the whole batch, where it has an entry for each row."""
+    """A parameter as it is for the draw of the whole batch, where it has an entry for each row.
+
+    Args:
+        parameter: broadcasts against the draw. shape: of this rank's part of that. rows: how this lies in the whole.
+    """
     parameter = tf.convert_to_tensor(parameter)
     length = tf.convert_to_tensor(shape).shape[0]
     if length is None or parameter.shape.rank is None or rows.axis < length - parameter.shape.rank:
@@ -114,7 +118,12 @@ def padded(parameter: Any, shape: Any, rows: row_span.Rows) -> Any:
 
 
 def whole(signature: inspect.Signature, parameters: tuple[str, ...]) -> Any:
-    """A wrapper that draws for the whole batch, and cuts; `parameters` may have an entry for each number."""
+    """A wrapper (see `wrapping.wrap`) that draws for the whole batch, and cuts.
+
+    Args:
+        signature: of the function that draws, with a `shape`. parameters: of its arguments, those that may have an
+            entry for each number.
+    """
 
     def draw(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
@@ -130,7 +139,7 @@ def whole(signature: inspect.Signature, parameters: tuple[str, ...]) -> Any:
 
 
 def of_logits(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """A draw of categories, by rows of logits."""
+    """A draw of categories, by rows of logits. A wrapper: see `wrapping.wrap`."""
     logits = tf.convert_to_tensor(args[0] if args else kwargs["logits"])
     rows = row_span.of_values(logits)
     if rows is None:

@@ -36,5 +36,6 @@ def by_xla(wrapped: Callable[..., Any], values: dict[str, Any]) -> Any:
 
 
 def key_and_counter(wrapped: Callable[..., Any], seed: Any) -> Any:
-    """Key and counter that a seed, of shape (2,), has for XLA's generator."""
+    """Key and counter that a `seed`, of shape (2,), has for XLA's generator; `wrapped` is TensorFlow's op that gives
+    them."""
     return compiled.as_one(wrapped)(tf.convert_to_tensor(seed))

@@ -39,12 +39,12 @@ class Recorder:
         self.steps = 0
 
     def add(self, kind: str, values: dict[str, np.ndarray]) -> None:
-        """Write down values of the step that was last."""
+        """Write down `values`, by name, of the step that was last; the `kind` is one of `record.Moment`."""
         if world.current().rank == 0 and values and (not self._wanted or self.steps <= self._wanted):
             self._writer.write(record.Moment(kind, self.steps, values))
 
     def add_variables(self, weights: Iterable[Any], slots: Iterable[Any]) -> None:
-        """Write down the values of variables."""
+        """Write down the values of variables of Keras, `weights` and `slots`."""
         self.add(record.WEIGHTS, _named(weights))
         self.add(record.SLOTS, _named(slots))
 
@@ -92,7 +92,8 @@ def watch_callbacks(module: ModuleType) -> None:
 
 
 def watch_model(module: ModuleType, owner: str) -> None:
-    """Record what `train_on_batch` of a class gives, and know when Keras' own loops are at work."""
+    """Record what `train_on_batch` of a class gives, and know when Keras' own loops are at work; the class is at the
+    dotted path `owner` in `module`."""
     for method in ("fit", "evaluate", "predict"):
         around(module, f"{owner}.{method}", _of_keras)
     around(module, f"{owner}.train_on_batch", _train_on_batch)
@@ -116,7 +117,11 @@ def _after(module: ModuleType, path: str, after: Any) -> None:
 
 
 def around(module: ModuleType, path: str, wrapper: Any) -> None:
-    """Wrap a method that must be there."""
+    """Wrap a method that must be there, in a world of one rank too; for the arguments see `wrapping.wrap`.
+
+    Raises:
+        NameMoved: it is not there.
+    """
     wrapping.require(module, path)
     wrapt.wrap_function_wrapper(module, path, wrapper)
 

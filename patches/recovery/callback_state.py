@@ -55,6 +55,9 @@ def take(callbacks: list[Any]) -> bytes:
 def give_back(callbacks: list[Any], taken: bytes) -> None:
     """Let callbacks have the attributes that they had.
 
+    Args:
+        callbacks: of a `fit`. taken: what `take` gave of those before.
+
     Raises:
         MatexError: they are other callbacks.
     """

@@ -80,7 +80,11 @@ class Fit:
         return self._kept.get("row choice")
 
     def begin(self, callbacks: Any, call: Callable[[], Any]) -> Any:
-        """The callbacks are about to hear of the beginning of training."""
+        """The callbacks are about to hear of the beginning of training.
+
+        Args:
+            callbacks: Keras' `CallbackList`. call: tells them, which is left out in a `fit` that was over.
+        """
         self._callbacks = callbacks.callbacks
         if not self.replaying:
             return call()
@@ -285,7 +289,8 @@ class Replay(StepPart):
 
 
 def choice_in(model: Any, epoch: int) -> tuple[bool, Any]:
-    """Whether this model is on its way to where it was; and the choice of rows of a checkpoint in this epoch."""
+    """Whether a `model` is on its way to where it was; and the choice of rows of a checkpoint in this `epoch`, counted
+    from 0."""
     this = under_way(model)
     return (False, None) if this is None else (this.replaying, this.choice_in(epoch))
 

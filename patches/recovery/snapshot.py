@@ -150,7 +150,7 @@ def make_generator(kept: dict[str, Any]) -> None:
 
 
 def fits(model: Any, kept: dict[str, Any]) -> str:
-    """In what a model differs from the one that was kept; empty where it is the same."""
+    """In what a `model` differs from the one that was `kept` in a checkpoint, in words; empty where it is the same."""
     variables = list(map(_described, step_retry.changing(model)))
     if variables == kept["variables"]:
         return ""

@@ -150,7 +150,14 @@ class Paths:
         return next((theirs + mine[len(begin) :] for begin, theirs in pairs if mine.startswith(begin)), "")
 
     def mirror(self, path: str, own: str) -> list[str]:
-        """Let a file, or all files of a folder, be found under another path too; the files that were linked."""
+        """Let a file, or all files of a folder, be found under another path too.
+
+        Args:
+            path: rank 0's. own: what this rank calls it.
+
+        Returns:
+            The files that were linked, and not copied.
+        """
         pairs = zip(path.split(os.sep), own.split(os.sep), strict=False)
         same = next((place for place, (theirs, mine) in enumerate(pairs) if theirs != mine), 0)
         apart = os.sep.join(own.split(os.sep)[: same + 1])  # the first part of the path that is this rank's alone

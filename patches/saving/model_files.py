@@ -195,7 +195,7 @@ def by_one_rank(write: Callable[[], Any], what: str, path: str | None = None) ->
 
 
 def shared(write: Callable[[], Any], what: str, path: str | None = None) -> Any:
-    """Call `write` as `by_one_rank` does; its result, any picklable object, is given to every rank."""
+    """Call `write`; see `by_one_rank`. Its result, any picklable object, is given to every rank."""
     if each_writes():
         return write()
     return world.current().broadcast(by_one_rank(write, what, path), f"share the result of: {what}")

@@ -54,5 +54,5 @@ def in_graph_order(inputs: Sequence[tf.Tensor], exchange: Callable[[], list[Any]
 
 
 def of(graph: tf.Graph, ops: set[str]) -> list[int]:
-    """The numbers of the exchanges among these ops, by name."""
+    """The numbers of the exchanges of a `graph` among these `ops`, by name."""
     return sorted(number for name, number in graph_state.of(graph).exchanges.items() if name in ops)

@@ -35,7 +35,11 @@ class GraphState:
 
     @contextlib.contextmanager
     def running(self, exchanges: Sequence[int], rows: RowRange | None) -> Iterator[None]:
-        """Be in a run with these exchanges on these rows."""
+        """Be in a run of the session.
+
+        Args:
+            exchanges: their numbers in the graph. rows: what the run works on; None: what every rank has, or nothing.
+        """
         before, self.rows = self.rows, rows
         with self.turn:
             self.given_up = False

@@ -79,7 +79,7 @@ class Slots:
         self._parts: list[tuple[Part, Any]] = []  # with the variable that held this rank's part
 
     def part_of(self, handle: Any, fits: bool, in_loop: bool) -> Any:
-        """The handle of the variable that holds this rank's part; None for a variable that stays whole."""
+        """The handle of the variable that holds this rank's part; see `shards.Slots.part_of`."""
         inner, name, alike = self._known.get(id(handle), (None, "", False))
         if inner is None:
             return None

@@ -87,7 +87,7 @@ def checksum(arrays: Iterable[Any], total: int = 0) -> int:
 
 
 def alike(one: Print, other: Print) -> bool:
-    """Whether two arrays are the same, or differ by rounding alone."""
+    """Whether two arrays, of which `one` and `other` tell, are the same, or differ by rounding alone."""
     if one.columns != other.columns:
         return False
     if one.checksum == other.checksum:

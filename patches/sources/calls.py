@@ -53,7 +53,7 @@ def install(module: ModuleType) -> None:
 
 
 def kept(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
-    """Call a method, and keep the call at the dataset that it gives."""
+    """Call a method of a dataset, and keep the call at what it gives. A wrapper: see `wrapping.wrap`."""
     name = wrapped.__name__
     result = wrapped(*args, **kwargs)
     if name == "enumerate":  # a `zip` of two, the first of which TensorFlow has rewritten

@@ -48,7 +48,8 @@ def is_script_at_work() -> bool:
 
 
 def found(dataset: Any, kind: type[Any] = OwnRows) -> Any:
-    """The note of this class on a pipeline, its own or that of what it was made from; None where there is none."""
+    """The note of a class, `kind`, on a pipeline, `dataset`: its own or that of what it was made from; None where there
+    is none."""
     pending = [dataset]
     while pending:
         one = pending.pop()

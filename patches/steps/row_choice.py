@@ -66,7 +66,11 @@ class RowChoice(Protocol):
         """
 
     def tags_of_shards(self, adapter: Any, counts: list[int], size: int) -> Any:
-        """Begins an epoch: tags and share of this rank in each batch, of rows that only this rank has."""
+        """Begins an epoch: tags and share of this rank in each batch, of rows that only this rank has.
+
+        Args:
+            adapter: Keras' adapter of the arrays. counts: rows of each rank. size: rows of a batch of all ranks.
+        """
 
     def of_pydataset(self, adapter: Any) -> Any:
         """A pipeline of `TaggedRows` from Keras' adapter of a `PyDataset`."""
@@ -75,7 +79,11 @@ class RowChoice(Protocol):
         """Keras' iterator over the epochs has been made. Args: own: whether each rank has rows of its own."""
 
     def row_losses(self, tags: tf.Tensor, rows: tf.Tensor) -> RowLosses:
-        """What measures the rows of a step, in its graph."""
+        """What measures the rows of a step, in its graph.
+
+        Args:
+            tags: int64 (rows,), of those that the step sees. rows: int32 scalar, how many of them count.
+        """
 
     def state(self) -> Any:
         """What a job that is started again goes on with, on rank 0. Collective."""
@@ -87,7 +95,12 @@ def untagged(data: Any) -> Any:
 
 
 def without_tags(data: Any, slices: tuple[bool, ...]) -> tuple[Any, tuple[bool, ...]]:
-    """A batch as Keras knows it, with what `row_slicing.sliceable` says of its leaves."""
+    """A batch as Keras knows it, with what `row_slicing.sliceable` says of its leaves.
+
+    Args:
+        data: the batch, perhaps `TaggedRows`. slices: for each leaf, whether its first axis runs over rows; first the
+            tags.
+    """
     return (data.data, slices[1:]) if isinstance(data, TaggedRows) else (data, slices)
 
 

@@ -44,7 +44,11 @@ def are_made_here() -> bool:
 
 @contextlib.contextmanager
 def alone(model: Any, loop: str) -> Iterator[None]:
-    """Run one of Keras' loops as on one rank."""
+    """Run one of Keras' loops as on one rank.
+
+    Args:
+        model: of Keras. loop: a method of it that is in `_FUNCTIONS`.
+    """
     for kind in _FUNCTIONS[loop]:
         if kind == "predict" or model.compiled:  # what ranks share stays the model's own
             getattr(model, f"make_{kind}_function")()

@@ -287,7 +287,11 @@ def _rows(batch: list[np.ndarray]) -> int:
 
 
 def part_of(batch: list[np.ndarray], rank: int, size: int) -> Part:
-    """A rank's rows of a batch; parts of it that have no rows are whole."""
+    """A rank's rows of a batch; parts of it that have no rows are whole.
+
+    Args:
+        batch: arrays. rank: whose rows. size: how many ranks there are.
+    """
     total = _rows(batch)
     share = RowRange.of(total, rank, size)
     rows = [array[share.low : share.high] if array.ndim and len(array) == total else array for array in batch]
@@ -296,6 +300,9 @@ def part_of(batch: list[np.ndarray], rank: int, size: int) -> Part:
 
 def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
     """A batch as arrays of the dtypes that a pipeline has them in.
+
+    Args:
+        batch: nested. specs: of the parts of a batch, in their order.
 
     Raises:
         ValueError: it has another number of parts.

@@ -57,7 +57,11 @@ class RowMemory:
         self.ranks = [] if self._bytes is None else list(self._node.ranks)
 
     def leave(self, batch: list[np.ndarray], total: int) -> Left | None:
-        """Leave a batch for the others; None where it does not fit, or holds words."""
+        """Leave a batch for the others; None where it does not fit, or holds words.
+
+        Args:
+            batch: arrays. total: its rows.
+        """
         room = self._of(world.current().rank)
         if room is None or any(array.dtype.hasobject for array in batch):
             return None
@@ -73,7 +77,11 @@ class RowMemory:
         return Left(places, total)
 
     def take(self, owner: int, left: Left, rows: slice) -> list[np.ndarray]:
-        """Copy rows of a batch; parts of it that have no rows are copied whole."""
+        """Copy rows of a batch; parts of it that have no rows are copied whole.
+
+        Args:
+            owner: the rank that has left it. left: where it lies. rows: which are copied.
+        """
         room = self._of(owner)
         assert room is not None
         views = [_view(room, place) for place in left.places]

@@ -28,7 +28,12 @@ def meet_after(doing: str, call: Call | None) -> None:
 
 
 def copy_without_name(path: str, whole: bool, appends: bool) -> int:
-    """A descriptor of a private copy of a file, or of an empty one; gone with this rank."""
+    """A descriptor of a private file without a name; gone with this rank.
+
+    Args:
+        path: of the file that it stands for. whole: whether it begins as a copy of that, or empty.
+        appends: whether all that is written goes to its end.
+    """
     with tempfile.TemporaryFile(prefix="matex-", buffering=0) as nameless:  # O_TMPFILE where the system has it
         handle = os.dup(nameless.fileno())
     if whole:
@@ -168,7 +173,14 @@ class Sink(Meets, io.RawIOBase):
 def built(
     raw: Any, mode: str, buffering: int, encoding: str | None, errors: str | None, newline: str | None, call: Call
 ) -> Any:
-    """The layers that `open` puts on a raw file, the outermost of which meets."""
+    """The layers that `open` puts on a raw file, the outermost of which meets.
+
+    Args:
+        raw: the file, unbuffered. mode, buffering, encoding, errors, newline: see `open`. call: with which ranks meet.
+
+    Raises:
+        ValueError: as `open` raises it, for arguments that do not go together. The raw file is closed then.
+    """
     file: Any = raw
     try:
         text = "b" not in mode

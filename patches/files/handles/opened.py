@@ -93,7 +93,12 @@ class Descriptors(dict[int, Descriptor]):
 
 
 def call_of(name: str, where: str, file: Any, *details: Any) -> Call:
-    """A call that opens a file; ranks that open the same at the same place do so together."""
+    """A call that opens a file; ranks that open the same at the same place do so together.
+
+    Args:
+        name: of the function, such as "open". where: in the script, such as "train.py:12".
+        file: its path. details: what else must be alike, such as the mode.
+    """
     path = os.fsdecode(file)
     shown = once.describe((path, *details), {})
     return Call(name, where, shown, os.path.dirname(path) or ".")
@@ -132,7 +137,8 @@ def open_as(
 
 
 def writes(file: Any, mode: Any) -> bool:
-    """Whether a file of a name is opened for writing; devices and what the kernel shows as files are not such files."""
+    """Whether `open` writes to a `file` of a name in this `mode`; devices and what the kernel shows as files are not
+    such files."""
     if not isinstance(mode, str) or not set(mode) & set("wax+") or not isinstance(file, (str, bytes, os.PathLike)):
         return False
     path = os.fsdecode(file)

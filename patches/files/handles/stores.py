@@ -132,7 +132,8 @@ def _size(path: str) -> int:
 
 
 def copy(path: str, private: str) -> None:
-    """Have what is at one path at another one."""
+    """Have what is at one `path`, a file or a folder with those beside it that belong to it, at another one,
+    `private`."""
     for name in _parts(path):
         copying = shutil.copytree if os.path.isdir(name) else shutil.copyfile
         copying(name, private + name[len(path) :])

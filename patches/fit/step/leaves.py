@@ -34,7 +34,11 @@ class Leaves:
         self.columns = [tf.TensorShape(None) if is_open else one.shape for one, _, is_open in every]
 
     def traced(self, step: Callable[[Any], Any], given: Any, by_xla: bool) -> Any:
-        """A step of a batch as a concrete function of its tensors. Args: given: specs of the batch, or of one size."""
+        """A step of a batch as a concrete function of its tensors.
+
+        Args:
+            step: a function of a batch. given: specs of the batch, or of one size. by_xla: whether XLA compiles it.
+        """
         if self.are_tensors:
             return tf.function(step, jit_compile=by_xla or None).get_concrete_function(given)
 
@@ -49,13 +53,21 @@ class Leaves:
         return tf.function(of_tensors, jit_compile=by_xla or None).get_concrete_function(*specs)
 
     def whole(self, data: Any, slices: Sequence[bool], share: RowRange) -> list[Any]:
-        """What `traced` is called with, for the whole batch. All ranks come here."""
+        """What `traced` is called with, for the whole batch. All ranks come here.
+
+        Args:
+            data, slices, share: see `whole_batch.of`.
+        """
         data = whole_batch.of(data, slices, share)
         return [data] if self.are_tensors else self._tensors(tf.nest.flatten(data))
 
     def mine(self, data: Any, share: RowRange) -> list[Any]:
         """The tensors for a step that is rebuilt: those with rows as they are. All ranks come here if some leaves are
-        no tensors."""
+        no tensors.
+
+        Args:
+            data: the batch, or this rank's rows of it, nested. share: the rows of it that this rank answers for.
+        """
         leaves = tf.nest.flatten(data)
         if not self.are_tensors:
             leaves = [

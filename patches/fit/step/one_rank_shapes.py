@@ -53,7 +53,11 @@ def note(epoch_iterator: Any) -> None:
 
 
 def note_rows(dataset: Any, rows: Rows) -> None:
-    """Remember how many rows each batch has of which a pipeline yields this rank's part."""
+    """Remember how many rows each batch has of which a pipeline yields this rank's part.
+
+    Args:
+        dataset: the pipeline. rows: by leaf, those that one rank's pipeline promises; None: any number.
+    """
     notes.put(dataset, _Known(rows))
 
 

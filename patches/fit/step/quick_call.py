@@ -13,7 +13,12 @@ import tensorflow as tf
 
 def of(concrete: Any, data: Any) -> Any:
     """Calls a graph with a batch of such columns. What looks for the graph's inputs in a batch takes a tenth of a
-    millisecond, and more than one for a table of 40 columns, and is left out where they are plain to see."""
+    millisecond, and more than one for a table of 40 columns, and is left out where they are plain to see.
+
+    Args:
+        concrete: a concrete function of a batch and an int32 (5,), see `row_slicing.as_tensor`.
+        data: an eager batch, nested, as it will be called with.
+    """
     places = _places(concrete, data)
     if places is None:
         return concrete

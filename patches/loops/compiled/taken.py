@@ -56,7 +56,15 @@ class TakenBatch(NamedTuple):
 
 
 def taken_once(resource: Any, spec: Any) -> Any:
-    """In the trace of one rank: a batch, which comes from outside when the step runs."""
+    """In the trace of one rank: a batch, which comes from outside when the step runs.
+
+    Args:
+        resource: of the iterator. spec: of a batch.
+
+    Raises:
+        NotOnce: not all leaves are tensors, or the step takes it in a loop or a branch. AutoGraph makes another one of
+            it.
+    """
     leaves = tf.nest.flatten(spec)
     if not all(type(leaf) is tf.TensorSpec for leaf in leaves):
         one_rank_trace.walks()
@@ -71,7 +79,11 @@ def taken_once(resource: Any, spec: Any) -> Any:
 
 def reaches(function: Any, kind: type, most: int = 1000) -> bool:
     """Whether Python code may use an object of a kind, such as an iterator, which it knows by closure or by a global
-    name."""
+    name.
+
+    Args:
+        function: of Python. kind: a class. most: how many objects are looked at.
+    """
     seen: set[int] = set()
     stack = [function]
     while stack and len(seen) < most:
