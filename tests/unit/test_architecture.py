@@ -287,7 +287,7 @@ BY_FORMAT = {"open", "guess_can_open"}
 SAID = (
     *("readers.", "core.", "exchange.", "strategies."),
     *("cli.", "errors", "facts.", "faults.", "job.", "launch.", "layer.", "planning.", "pytest_plugin", "settings."),
-    *("patches.",),
+    *("features.", "patches."),
     *("state.", "storage.", "verifying.", "watching."),
 )
 

@@ -56,12 +56,23 @@ class Rung:
 
 
 def until(epochs: int, rung: int, rungs: int) -> int:
-    """The epoch up to which the candidates of a rung are trained: E / 2^(k - r), but 2^r at least, up to E / 2."""
+    """The epoch up to which the candidates of a rung are trained: E / 2^(k - r), but 2^r at least, up to E / 2.
+
+    Args:
+        epochs: E, of the whole training.
+        rung: r, from 0.
+        rungs: k, how many there are.
+    """
     return max(1, math.ceil(epochs / 2 ** (rungs - rung)), min(2**rung, math.ceil(epochs / 2)))
 
 
 def sizes(count: int, brackets: int = 1) -> list[int]:
-    """How many candidates each bracket begins with: half as many as the one before, and two at least."""
+    """How many candidates each bracket begins with: half as many as the one before, and two at least.
+
+    Args:
+        count: of the first one.
+        brackets: how many there are at most; those that would begin with one candidate are left out.
+    """
     every = [math.ceil(count / 2**bracket) for bracket in range(brackets)]
     return [every[0], *(size for size in every[1:] if size > 1)]
 

@@ -104,6 +104,10 @@ def is_range(value: Any) -> bool:
 def parse(name: str, value: Any) -> Range:
     """A range as a blueprint has it.
 
+    Args:
+        name: of the value, for errors.
+        value: what stands there: a text as above, a list, {"choice": list}, or anything else for that value alone.
+
     Raises:
         SettingError: it cannot be one; names it, and says what it can be.
     """
@@ -153,7 +157,12 @@ def numbers(name: str, low: float, high: float, step: float = 0, whole: bool = T
 
 
 def shown(values: dict[str, Any], most: int = 0) -> str:
-    """Values in a line: units 128, activation relu."""
+    """Values in a line: units 128, activation relu.
+
+    Args:
+        values: by name.
+        most: characters; of a longer line the end is left out. 0 for no limit.
+    """
     text = ", ".join(f"{name} {_short(value)}" for name, value in values.items())
     return text if not most or len(text) <= most else text[: most - 1] + "…"
 

@@ -51,7 +51,7 @@ class Removal:
 
 
 def total(array: np.ndarray, what: str) -> np.ndarray:
-    """The sum over all ranks, the same on each."""
+    """The sum over all ranks, the same on each. Args: see `World.allreduce`."""
     return world.current().allreduce(array, what)
 
 

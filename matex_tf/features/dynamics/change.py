@@ -32,7 +32,12 @@ class Edit:
         return array.take(self.take, self.part.axis)
 
     def slot(self, array: np.ndarray, axis: int) -> np.ndarray:
-        """What an optimizer has kept for it, where the edited axis is its `axis`."""
+        """What an optimizer has kept for the variable, along with its places.
+
+        Args:
+            array: a slot, which may lack axes of the variable.
+            axis: of the array, the one that is edited.
+        """
         return array.take(self.take, axis)
 
 

@@ -49,7 +49,12 @@ class Candidates:
 
 
 def candidates(groups: Groups, measured: Measured) -> list[Candidates]:
-    """For each group the order in which channels could go; not for those over which a normalization looks."""
+    """For each group the order in which channels could go; not for those over which a normalization looks.
+
+    Args:
+        groups: of the model.
+        measured: of the same groups; keeps the inverse of each reader's H, once it is worked out.
+    """
     result, each = [], worth(groups, measured)
     for group in groups:
         if can_change(group):
@@ -59,7 +64,12 @@ def candidates(groups: Groups, measured: Measured) -> list[Candidates]:
 
 
 def within(found: Iterable[Candidates], rise: float) -> tuple[dict[str, list[int]], float]:
-    """The channels that save most for a rise of the loss by at most so much, by group; and what they raise it by."""
+    """The channels that save most for what they cost, by group; and what they raise the loss by, as estimated.
+
+    Args:
+        found: the candidates of all groups.
+        rise: what the loss may rise by at most.
+    """
     steps = []
     for one in found:
         # A channel goes after those before it: it is as dear as the dearest of them.
@@ -80,6 +90,10 @@ def worth(groups: Groups, measured: Measured) -> dict[int, float]:
     """What a weight of each variable is worth, by the variable's id; all weights together are worth their number.
 
     Half is for the weight, half for the multiplications of a row: a filter has few weights, and works at many places.
+
+    Args:
+        groups: of the model.
+        measured: says at how many places of a row a variable works; where that is not known, one place.
     """
     places = {id(one.part.variable): one.gram[-1, -1] / max(measured.rows, 1.0) for one in measured.readers.values()}
     sizes = {id(part.variable): math.prod(part.variable.shape) for part in groups.analysis.parts}
@@ -105,7 +119,17 @@ def saved_by(groups: Groups, chosen: dict[str, list[int]], each: dict[int, float
 
 
 def weights_without(groups: Groups, measured: Measured, chosen: dict[str, list[int]]) -> list[tuple[Any, np.ndarray]]:
-    """Variables with values such that nothing reads the chosen channels, and others have taken their share."""
+    """Variables with values such that nothing reads the chosen channels, and others have taken their share (as the top
+    of this file has it).
+
+    Args:
+        groups: of the model.
+        measured: of the same groups.
+        chosen: places of channels by the name of their group.
+
+    Returns:
+        Those variables that change, each with its new value in float64.
+    """
     parts = groups.analysis.parts
     seen = {number: _Seen(reader, measured.judged) for number, reader in measured.readers.items()}
     changed: dict[int, tuple[Any, np.ndarray]] = {}

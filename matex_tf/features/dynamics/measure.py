@@ -119,7 +119,12 @@ class Loss:
 
 
 def loss_of(model_loss: Loss, batches: Sequence[Rows], total: Sum) -> float:
-    """The mean loss over the rows of all ranks; infinite where it is not a number.
+    """The mean loss over the rows of all ranks; infinite where it is not a number. Collective.
+
+    Args:
+        model_loss: of a model as it is now.
+        batches: of this rank; may be none.
+        total: sums over ranks.
 
     Raises:
         ValueError: the model has no loss that can be computed by itself.

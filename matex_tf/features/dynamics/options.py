@@ -71,6 +71,10 @@ class DynamicsOptions:
     def check(self, settings: Settings, ranks: int) -> None:
         """Refuse what cannot follow a model that changes while it trains.
 
+        Args:
+            settings: all of the run.
+            ranks: how many train; it does not matter here.
+
         Raises:
             SettingError: what does not go together, and what to take instead.
         """

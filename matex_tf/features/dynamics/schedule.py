@@ -72,6 +72,10 @@ class Schedule:
         """Whether neurons are still finding their roles: in a network that knows nothing yet all are redundant.
 
         They are too where the loss has just jumped up: what it is there says nothing of what it may be.
+
+        Args:
+            loss: at this look.
+            progress: what it has fallen by since the last one, see `progress`; None at the first.
         """
         if progress is None or progress < -FAST:
             return True

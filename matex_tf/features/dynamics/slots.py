@@ -42,7 +42,12 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def slots_of(optimizer: Any, number: int) -> Iterator[Slot]:
-    """What an optimizer keeps for its variable of this number."""
+    """What an optimizer keeps for one of its variables.
+
+    Args:
+        optimizer: of Keras, built.
+        number: the variable's place among those that it trains.
+    """
     variables = optimizer._trainable_variables
     of = variables[number]
     shape, seen = tuple(of.shape), set()

@@ -46,7 +46,12 @@ class Partners(Protocol):
     """Who meets whom, such as `matex_tf.features.gossip.topology.Partners`."""
 
     def of(self, step: int, rank: int) -> tuple[int, int]:
-        """Whom a rank sends to and whom it receives from."""
+        """Whom a rank sends to and whom it receives from.
+
+        Args:
+            step: which exchange, from 0.
+            rank: of the world.
+        """
 
 
 class PairwiseAverager:
@@ -148,7 +153,12 @@ class PairwiseAverager:
         self.under_way = True
 
     def send(self, part: int, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the arrays of a part, and begin to send them and to receive a partner's. Does not wait."""
+        """Copy the arrays of a part, and begin to send them and to receive a partner's. Does not wait.
+
+        Args:
+            part: its number, from 0; each in its turn, after `greet`.
+            arrays: those that `parts` names, in that order.
+        """
         for member, array in zip(self.parts[part], arrays, strict=True):
             np.copyto(self._own[member], array)
         lane, coded = self._messenger.lane, self._coded[part]

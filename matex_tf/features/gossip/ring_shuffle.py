@@ -106,7 +106,12 @@ class Ring(PassedRows):
 
 
 def obstacle(elements: Any, chosen: RowChoice | None) -> bool:
-    """Whether something keeps rows where they are, which is said; the same on every rank."""
+    """Whether something keeps rows where they are, which is said; the same on every rank.
+
+    Args:
+        elements: arrays or tensors, nested as Keras has them.
+        chosen: which rows an epoch uses, where it leaves some out; None where it uses all.
+    """
     if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in tf.nest.flatten(elements) if leaf is not None):
         log_once.log("rows have text, and stay on their ranks: --ring-shuffle passes on numbers only")
     elif chosen is not None:
@@ -119,7 +124,17 @@ def obstacle(elements: Any, chosen: RowChoice | None) -> bool:
 
 
 def pipeline(adapter: Any, elements: Any, holding: DataLayout, global_size: int) -> RowBatches:
-    """Batches of rows that ranks pass on to one another; of what every rank holds, each takes a part first."""
+    """Batches of rows that ranks pass on to one another; of what every rank holds, each takes a part first. Collective.
+
+    Args:
+        adapter: Keras' adapter of the arrays, which keeps the ring.
+        elements: arrays or tensors, nested as Keras has them.
+        holding: what the ranks hold of them.
+        global_size: rows of a step of all ranks.
+
+    Raises:
+        MatexError: there are fewer rows than ranks.
+    """
     ranks = world.current()
     if holding.total < ranks.size:
         raise MatexError(

@@ -29,7 +29,7 @@ KINDS = ("dissemination", "hypercube")
 
 
 def fits(kind: str, size: int) -> bool:
-    """Whether so many ranks can have partners of this kind: a hypercube has 2, 4, 8, … ranks."""
+    """Whether `size` ranks can have partners of this `kind`: a hypercube has 2, 4, 8, … ranks."""
     return kind == "dissemination" or (kind == "hypercube" and size & (size - 1) == 0)
 
 

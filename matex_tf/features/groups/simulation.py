@@ -54,7 +54,12 @@ class Cluster:
     work: float = 40e-6
 
     def times(self, steps: int, seed: int = 0) -> np.ndarray:
-        """Seconds of each step of each group, float64 of shape (groups, steps)."""
+        """Seconds of each step of each group, float64 of shape (groups, steps).
+
+        Args:
+            steps: how many of each group.
+            seed: of what is drawn; the slow groups are always the first ones.
+        """
         random = np.random.default_rng(seed)
         drawn = self.compute * np.exp(self.jitter * random.normal(size=(self.groups, steps)) - self.jitter**2 / 2)
         drawn[: round(self.slow * self.groups)] *= 3
@@ -72,7 +77,13 @@ class Cluster:
 
 
 def together(cluster: Cluster, steps: int, options: LocalOptions) -> float:
-    """Steps a second of all groups, where they meet as local does; sync is a meeting in each step."""
+    """Steps a second of all groups, where they meet as local does; sync is a meeting in each step.
+
+    Args:
+        cluster: the groups.
+        steps: that each of them makes.
+        options: how often they meet, and in how many parts.
+    """
     times, parts = cluster.times(steps), options.local_fragments
     clocks, arrives = np.zeros(cluster.groups), [0.0] * parts
     seconds = cluster.exchange(1 / parts)
@@ -272,7 +283,13 @@ def _through(link: list[float], message: _Message, now: float) -> float:
 
 
 def efficiencies(cluster: Cluster, every: int = 16, staleness: int = 4) -> dict[str, float]:
-    """Steps a second by strategy, as parts of those of groups that compute alone and never meet."""
+    """Steps a second by strategy, as parts of those of groups that compute alone and never meet.
+
+    Args:
+        cluster: the groups.
+        every: steps from one meeting to the next, of local and elastic.
+        staleness: of server, how many steps a group may be ahead of the slowest.
+    """
     alone = cluster.groups / cluster.compute * (1 - round(cluster.slow * cluster.groups) / cluster.groups * 2 / 3)
     steps = 4 * every
     found = {

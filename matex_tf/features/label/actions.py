@@ -122,6 +122,10 @@ def agreed(votes: dict[str, int]) -> tuple[int | None, bool]:
 def plain(name: Any, what: str) -> str:
     """A name that can be shown: text of some length, in one line.
 
+    Args:
+        name: what was given: spaces and ends of lines become one space each.
+        what: what the name is of, for the error.
+
     Raises:
         StoreError: it is none.
     """

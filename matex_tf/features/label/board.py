@@ -81,7 +81,11 @@ class Board:
     # What people do
 
     def act(self, person: str, do: Callable[[], Change]) -> dict[str, Any]:
-        """Do something to the store, and tell all pages what has changed.
+        """Do something to the store, and tell all pages what has changed. Returns what they are told.
+
+        Args:
+            person: the name of who does it.
+            do: does it.
 
         Raises:
             StoreError: it cannot be done.

@@ -45,7 +45,15 @@ class Images(Protocol):
         """
 
     def numbers(self, number: int, size: int) -> np.ndarray:
-        """What a network learns from: uint8 (size, size, channels), or float32 (columns,) of a table."""
+        """What a network learns from: uint8 (size, size, channels), or float32 (columns,) of a table.
+
+        Args:
+            number: of the image.
+            size: pixels across; does not matter for a table.
+
+        Raises:
+            DataError: it cannot be read.
+        """
 
 
 def open_images(path: str, dataset: str = "") -> Images:

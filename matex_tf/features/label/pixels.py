@@ -18,7 +18,15 @@ _FEW = 16  # columns of a row that is drawn as bars
 
 
 def require_size(width: int, height: int, where: str) -> None:
-    """Raises: DataError: an image claims to be larger than is unpacked."""
+    """Refuse an image that claims to be larger than is unpacked, before it is.
+
+    Args:
+        width, height: pixels that it claims to have.
+        where: its name, for the error.
+
+    Raises:
+        DataError: it has none, or more than `MOST_PIXELS`.
+    """
     if width * height > MOST_PIXELS or not width or not height:
         raise DataError(f"{where} has {width} x {height} pixels, and an image may have {MOST_PIXELS >> 20} million.")
 
@@ -72,7 +80,12 @@ def _plain(image: Any) -> Any:
 
 
 def square(image: Any, size: int) -> np.ndarray:
-    """What a network learns from: uint8 (size, size, channels), with 1 channel or 3."""
+    """What a network learns from: uint8 (size, size, channels), with 1 channel or 3.
+
+    Args:
+        image: of Pillow, in grey or colour; stretched to a square.
+        size: pixels across.
+    """
     if image.size != (size, size):
         image = image.resize(
             (size, size), Image.Resampling.BOX if min(image.size) > size else Image.Resampling.BILINEAR
@@ -82,7 +95,12 @@ def square(image: Any, size: int) -> np.ndarray:
 
 
 def png(image: Any, size: int) -> bytes:
-    """A picture of at most so many pixels across, as a PNG file; small ones are not made soft."""
+    """A picture as a PNG file. Small ones are drawn up to eight times as large, and not made soft.
+
+    Args:
+        image: of Pillow.
+        size: pixels that the longer side has at most.
+    """
     largest = max(image.size)
     if largest > size:
         image = image.copy()

@@ -74,7 +74,15 @@ class Task:
 
 
 def begin(folder: Path, number: int, task: Task, labels: np.ndarray, held_out: np.ndarray) -> Path:
-    """Make the directory of a round; a script sees all of it, or nothing."""
+    """Make the directory of a round; a script sees all of it, or nothing. Returns the directory.
+
+    Args:
+        folder: in which rounds are; `images.npy` is there.
+        number: of the round, from 1.
+        task: what is asked of the script.
+        labels: (images,) whole numbers, the number of the class, -1 without a label.
+        held_out: (images,) of bool, see `held_out`.
+    """
     draft, place = folder / f"draft-{number:05}", name(folder, number)
     draft.mkdir()
     (draft / "task.json").write_text(json.dumps({**asdict(task), "folder": ""}))
@@ -110,7 +118,7 @@ def rounds() -> Iterator[Task]:
 
 
 def name(folder: Path, number: int) -> Path:
-    """The directory of a round, whether it is there or not."""
+    """The directory of the round `number` in `folder`, whether it is there or not."""
     return folder / f"round-{number:05}"
 
 
@@ -147,9 +155,14 @@ def written(place: Path) -> list[int]:
 
 
 def held_out(labels: np.ndarray, share: float) -> np.ndarray:
-    """Which labels are kept for measuring: of each class the same share, always the same images.
+    """Which labels are kept for measuring: of each class about the same share, always the same images; (images,) of
+    bool.
 
     An image that is held out stays so when others get labels, or it would be measured on what it was trained on.
+
+    Args:
+        labels: (images,) whole numbers, the number of the class, -1 without a label.
+        share: the part of them, from 0 to 1.
     """
     place = np.random.default_rng(0).random(len(labels)) < share
     held = place & (labels >= 0)
@@ -174,10 +187,14 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 
 def read_array(path: Path, shape: tuple[int | None, ...]) -> np.ndarray | None:
-    """An array that a script has written, float32; None where it has not.
+    """An array that a script has written, as float32; None where it has not.
+
+    Args:
+        path: of the .npy file.
+        shape: that it must have; None for any size along an axis.
 
     Raises:
-        DataError: it has another shape, or is not of numbers.
+        DataError: it has another shape, cannot be read, or is not of numbers.
     """
     if not path.exists():
         return None

@@ -44,5 +44,11 @@ def read(path: str, count: int) -> np.ndarray:
 
 
 def hardest(images: np.ndarray, scores: np.ndarray, most: int) -> np.ndarray:
-    """Of these images those with the highest scores first, and last those without one; as many as `most`."""
+    """Of some images those with the highest scores first, and last those without one.
+
+    Args:
+        images: numbers of images, whole numbers (n,).
+        scores: of all images, see `read`.
+        most: how many are returned at most.
+    """
     return images[np.argsort(-np.nan_to_num(scores[images], nan=-np.inf), kind="stable")[:most]]

@@ -142,7 +142,7 @@ class Store:
         return found[0] if found else None
 
     def remember(self, name: str, value: str) -> None:
-        """Keep a value with the labels."""
+        """Keep `value` with the labels by its `name`, in the place of an earlier one; see `about`."""
         with self._lock:
             self._db.execute("insert or replace into about values (?, ?)", (name, value))
 
@@ -194,7 +194,13 @@ class Store:
     # What people do
 
     def assign(self, person: str, images: Sequence[int], group: int | None, kind: str = "assign") -> Change:
-        """Put images into a group; None takes this person's label away.
+        """Put images into a group.
+
+        Args:
+            person: the name of who does it.
+            images: their places among `names`.
+            group: the id of the group, or `NONE` or `SKIPPED`; None takes this person's label away.
+            kind: what the action is called in the history.
 
         Raises:
             StoreError: there is no such group, or image.
@@ -207,7 +213,16 @@ class Store:
             return act.change
 
     def new_group(self, person: str, name: str, images: Sequence[int] = ()) -> Change:
-        """Make a group, and put these images into it."""
+        """Make a group, and put images into it.
+
+        Args:
+            person: the name of who does it.
+            name: of the group.
+            images: their places among `names`.
+
+        Raises:
+            StoreError: it cannot have this name, there are too many groups, or there is no such image.
+        """
         with self._lock, self._action(person, "new group", {}) as act:
             made = self._make_group(act, name)
             now: dict[int, Any] = dict.fromkeys(self._numbers(images), (None, None))
@@ -216,7 +231,11 @@ class Store:
             return act.change
 
     def rename(self, person: str, group: int, name: str) -> Change:
-        """Give a group another name."""
+        """Give the group of the id `group` the name `name`; `person` does it.
+
+        Raises:
+            StoreError: there is no such group, or it cannot have this name.
+        """
         with self._lock:
             name = self._free_name(name, besides=group)
             with self._action(person, "rename", {"group": group, "before": self._name(group), "name": name}) as act:
@@ -225,7 +244,11 @@ class Store:
                 return act.change
 
     def merge(self, person: str, group: int, into: int) -> Change:
-        """Put all that anybody has put into a group into another one, and let the group be gone."""
+        """Put all that anybody has put into `group` into the group `into`, and let it be gone; `person` does it.
+
+        Raises:
+            StoreError: there is no such group, or both are one.
+        """
         if group == into:
             raise StoreError("a group cannot be merged with itself.")
         with self._lock, self._action(person, "merge", {"group": group, "into": into}) as act:
@@ -237,7 +260,17 @@ class Store:
             return act.change
 
     def split(self, person: str, group: int, name: str, images: Sequence[int]) -> Change:
-        """Put these images of a group, whoever put them there, into a new one."""
+        """Put some images of a group, whoever put them there, into a new one.
+
+        Args:
+            person: the name of who does it.
+            group: the id of the group.
+            name: of the new one.
+            images: their places among `names`; those that are not in the group stay where they are.
+
+        Raises:
+            StoreError: there is no such group or image, or the new one cannot be made.
+        """
         with self._lock, self._action(person, "split", {"from": group}) as act:
             self._name(group)
             made = self._make_group(act, name)

@@ -102,7 +102,12 @@ class Training:
         self._changed.set()
 
     def switch(self, *, on: bool | None = None, semi: bool | None = None) -> None:
-        """Train or not, with or without images that have no label."""
+        """Train otherwise.
+
+        Args:
+            on: whether to train at all; where not, a round that is under way ends. None: as before.
+            semi: whether to learn from images without a label too, from the next round on; None: as before.
+        """
         if on is not None:
             self.on = on
         if semi is not None:

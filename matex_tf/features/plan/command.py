@@ -192,7 +192,16 @@ def _measure_links(asked: argparse.Namespace) -> tuple[Machine, int, bool]:
 
 
 def measure_script(asked: argparse.Namespace, target: Target) -> list[timeline.Step]:
-    """Train the script for a few steps, and read its timeline."""
+    """Train the script for a few steps, and read its timeline: the steps of all ranks.
+
+    Args:
+        asked: the command line: how many steps, on how many ranks, and their settings.
+        target: the script.
+
+    Raises:
+        MatexError: it failed.
+        DataError: it made no step.
+    """
     with launching.folder(asked.hosts, "plan") as folder:
         path = os.path.join(folder, "steps.json")
         words = ["-m", "matex_tf", "--trace", path, "--steps", str(asked.steps)]
@@ -201,7 +210,13 @@ def measure_script(asked: argparse.Namespace, target: Target) -> list[timeline.S
 
 
 def of_xla(steps: Sequence[timeline.Step], name: str, ranks: int) -> str:
-    """What is to be said of a script of Keras on JAX: the exchange is part of what XLA compiles."""
+    """What is to be said of a script of Keras on JAX: the exchange is part of what XLA compiles.
+
+    Args:
+        steps: of all ranks.
+        name: of the script.
+        ranks: how many there are.
+    """
     by_rank = [timeline.settled([step for step in steps if step.rank == rank]) for rank in range(ranks)]
     longest = statistics.median(max(step.length for step in same) for same in zip(*by_rank, strict=False))
     return (
@@ -212,6 +227,11 @@ def of_xla(steps: Sequence[timeline.Step], name: str, ranks: int) -> str:
 
 def job_of(steps: Sequence[timeline.Step], name: str, ranks: int) -> Job:
     """The job that these steps of all ranks are of. A step takes as long as that of the slowest rank.
+
+    Args:
+        steps: of all ranks.
+        name: of the script.
+        ranks: how many there are.
 
     Raises:
         MatexError: nothing was exchanged in them.

@@ -72,7 +72,13 @@ class Row:
 
 
 def sizes(now: int, most: int = LARGEST, limit: int = 0) -> list[int]:
-    """The present number of ranks, 2, 4, … 4,096, and `most`; none above `limit` where there is one."""
+    """The numbers of ranks to predict for: now, 2, 4, … 4,096, and the most.
+
+    Args:
+        now: how many there are.
+        most: how many there shall be; above it, only `now`.
+        limit: none is above this, not `most` either; 0 for no limit.
+    """
     wanted = {now, most, *(1 << power for power in range(1, 13))}
     return sorted(size for size in wanted if size <= (limit or max(most, now)))
 
@@ -123,7 +129,13 @@ def shards(job: Job, compute: float, machine: Machine, ranks: int, whole: float)
 
 def memory(job: Job, ranks: int, node_ranks: int) -> dict[str, float]:
     """Bytes of weights, of sums of gradients and of slots that a rank holds, by `--shard`; sums that are whole are once
-    on a node. See docs/sharding.md."""
+    on a node. See docs/sharding.md.
+
+    Args:
+        job: what is trained.
+        ranks: how many there shall be.
+        node_ranks: how many a node has.
+    """
     of_node, part, slots = 1 / max(1, min(ranks, node_ranks)), 1 / ranks, job.slots
     held = {
         "none": 1 + of_node + slots,
@@ -174,7 +186,12 @@ def best(seconds: Mapping[str, float]) -> str:
 
 
 def advice(row: Row, settings: Settings | None = None) -> str:
-    """The best strategy of a number of ranks, in words: what is gained, and what it changes with these settings."""
+    """The best strategy of a number of ranks, in words: what is gained, and what it changes with these settings.
+
+    Args:
+        row: of the number of ranks.
+        settings: those of the run; the defaults where it is None.
+    """
     settings = Settings() if settings is None else settings
     ours = {name: step for name, step in row.seconds.items() if name != SERVER}
     text = f"best on {row.ranks} ranks: {row.best}"
@@ -194,7 +211,15 @@ def advice(row: Row, settings: Settings | None = None) -> str:
 def show(
     job: Job, machine: Machine, rows: Sequence[Row], scaling: str, settings: Settings | None = None, full: bool = False
 ) -> None:
-    """Print what was measured or given, the table, and the best; in full also all codecs, and efficiencies."""
+    """Print what was measured or given, the table, and the best.
+
+    Args:
+        job, machine: what is trained, and where.
+        rows: one for each number of ranks.
+        scaling: "weak" or "strong", see `predict`.
+        settings: those of the run; the defaults where it is None.
+        full: whether to print all codecs, and efficiencies, too.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -251,6 +276,11 @@ def _left_out(name: str) -> bool:
 def draw(job: Job, rows: Sequence[Row], path: str) -> None:
     """Draw steps and efficiency by the number of ranks to a PNG.
 
+    Args:
+        job: what is trained.
+        rows: one for each number of ranks.
+        path: of the PNG, which is written anew.
+
     Raises:
         MissingPackage: matplotlib is not installed.
     """
@@ -288,6 +318,13 @@ def _digits(number: float) -> str:
 
 
 def with_network(machine: Machine, alpha: float, beta: float, node_ranks: int) -> Machine:
-    """The machine with other links, and so many ranks on each node; nothing is known of what an exchange costs there
-    besides its messages."""
+    """The machine with other links between nodes; nothing is known of what an exchange costs there besides its
+    messages.
+
+    Args:
+        machine: the machine.
+        alpha: seconds of a message.
+        beta: seconds of a byte.
+        node_ranks: how many ranks each node has.
+    """
     return replace(machine, alpha=alpha, beta=beta, sync=0.0, node_ranks=node_ranks)

@@ -34,7 +34,12 @@ _SOME, _MORE, _MANY = 1 << 20, 1 << 22, 1 << 24  # bytes, whose differences tell
 
 
 def measure(ranks: World, rounds: int = ROUNDS) -> Machine:
-    """The machine that these ranks run on; the same on every rank. Collective."""
+    """The machine that these ranks run on; the same on every rank. Collective.
+
+    Args:
+        ranks: all that are to be measured; on one node alone, links stay at 0.
+        rounds: how often each is timed, after those that do not count.
+    """
     codecs = {name: _codec(ranks, name, rounds) for name in codec.CODECS}
     gamma = _gamma(ranks, rounds)
     machine = Machine(

@@ -76,6 +76,10 @@ class SampleOptions:
     def check(self, settings: Settings, ranks: int) -> None:
         """Refuse parts of rows, and of epochs, that cannot be, and what cannot go with scores of rows.
 
+        Args:
+            settings: all of the run.
+            ranks: how many train; it does not matter here.
+
         Raises:
             SettingError: what is wrong, and what to take instead.
         """

@@ -14,7 +14,12 @@ _CHANNELS = (1, 3, 4)
 
 
 def numbered(path: str, fit: int) -> str:
-    """The file of a fit: `scores.csv`, then `scores-2.csv`, …"""
+    """The file of a fit: `scores.csv`, then `scores-2.csv`, …
+
+    Args:
+        path: as it was given, of the first.
+        fit: which of the script's, from 1.
+    """
     stem, extension = os.path.splitext(path)
     return path if fit == 1 else f"{stem}-{fit}{extension}"
 

@@ -43,7 +43,7 @@ class Candidate:
         return self.part >= 1
 
     def value(self, name: str, one: Range) -> Any:
-        """The value of a range: the one that it has, or else one that is drawn."""
+        """The value that the candidate has by this `name`, or else one that is drawn from the range `one`, and kept."""
         if name not in self.values:
             self.values[name] = one.draw(name, self.number, self.of, self.seed)
         return self.values[name]

@@ -33,8 +33,18 @@ class HyperParameters:
     ) -> int:
         """A whole number from `min_value` to `max_value`, both included.
 
+        Args:
+            name: of the value.
+            min_value, max_value: the ends.
+            step: how far apart the numbers are that can be drawn, from `min_value` on; None for all. With
+                sampling="log" too, where KerasTuner takes it for a factor.
+            sampling: "log" to draw by the logarithm; "linear", or "reverse_log", which is taken for it; None: by the
+                logarithm where the ends are eight times or more apart.
+            default: where nothing is drawn; None: `max_value`.
+
         Raises:
-            SettingError: the range is empty.
+            SettingError: the range is empty, or begins at 0 or below with sampling="log", or `sampling` is another
+                word.
         """
         one = numbers(name, min_value, max_value, step or 0, True, _scale(name, sampling))
         return int(self._value(name, one, default))
@@ -51,8 +61,15 @@ class HyperParameters:
     ) -> float:
         """A number from `min_value` to `max_value`.
 
+        Args:
+            name: of the value.
+            min_value, max_value: the ends, both included.
+            step, sampling: see `Int`.
+            default: where nothing is drawn; None: the middle, by `sampling`.
+
         Raises:
-            SettingError: the range is empty, or begins at 0 or below with sampling="log".
+            SettingError: the range is empty, or begins at 0 or below with sampling="log", or `sampling` is another
+                word.
         """
         one = numbers(name, min_value, max_value, step or 0, False, _scale(name, sampling))
         return float(self._value(name, one, default))
@@ -62,6 +79,12 @@ class HyperParameters:
     ) -> Any:
         """One of `values`.
 
+        Args:
+            name: of the value.
+            values: one or more, of any kind.
+            ordered: taken and ignored; KerasTuner has it for tuners that look at what is near.
+            default: where nothing is drawn; None: the first.
+
         Raises:
             SettingError: there are none.
         """
@@ -70,11 +93,21 @@ class HyperParameters:
         return self._value(name, Range(choices=tuple(values)), default)
 
     def Boolean(self, name: str, default: bool = False, **_: Any) -> bool:
-        """True or False."""
+        """True or False.
+
+        Args:
+            name: of the value.
+            default: where nothing is drawn.
+        """
         return bool(self._value(name, Range(choices=(False, True)), default))
 
     def Fixed(self, name: str, value: Any, **_: Any) -> Any:
-        """This value always."""
+        """This value always.
+
+        Args:
+            name: of the value.
+            value: of any kind.
+        """
         return self._value(name, Range(choices=(value,)), value)
 
     def get(self, name: str) -> Any:
@@ -87,7 +120,12 @@ class HyperParameters:
 
     @contextlib.contextmanager
     def conditional_scope(self, parent_name: str, parent_values: Any) -> Iterator[None]:
-        """As KerasTuner's; values inside need no care here, since each is drawn when it is asked for."""
+        """As KerasTuner's; values inside need no care here, since each is drawn when it is asked for.
+
+        Args:
+            parent_name, parent_values: taken and ignored; with KerasTuner the value, and what it must be, for those
+                inside to matter.
+        """
         yield
 
     def _value(self, name: str, one: Range, default: Any) -> Any:

@@ -189,7 +189,12 @@ def begin(seed: int) -> None:
 
 
 def failed(now: Candidate, why: str) -> None:
-    """Write down that a candidate came to no score."""
+    """Write down that a candidate came to no score; rank 0 does.
+
+    Args:
+        now: the candidate; nothing is written where it has no file for that.
+        why: in words.
+    """
     if now.result and world.current().rank == 0:
         with active_flag.alone():
             atomic_file.put_json(now.result, {"failed": why, "values": now.values})

@@ -98,7 +98,16 @@ class Analysis:
         return self._made[key]
 
     def part(self, layer: Any, variable: Any, axis: int, channels: np.ndarray | None, role: str) -> None:
-        """Note whose places the places along an axis of a variable are; None for a variable that is not there."""
+        """Note whose places the places along an axis of a variable are. Of one that is noted twice, as that of a layer
+        that is called twice, both channels of a place are tied.
+
+        Args:
+            layer: whose variable it is.
+            variable: of Keras; None for one that the layer does not have, of which nothing is noted.
+            axis: of the variable; may be negative.
+            channels: (variable.shape[axis],) int64; None where they are not known, and nothing is noted.
+            role: `MAKES`, `READS` or `OWN`, see `Part`.
+        """
         if variable is None or channels is None:
             return
         axis %= len(variable.shape)
@@ -110,12 +119,19 @@ class Analysis:
         self.parts.append(Part(layer, variable, axis, channels, role))
 
     def size(self, channels: np.ndarray | None, put: Callable[[int], None]) -> None:
-        """Note a number of channels that a layer keeps."""
+        """Note a number of channels that a layer keeps.
+
+        Args:
+            channels: that it counts, (count,) int64; None where they are not known, and nothing is noted.
+            put: sets the number.
+        """
         if channels is not None:
             self.sizes.append(Size(channels, put))
 
     def tie(self, some: np.ndarray | None, others: np.ndarray | None) -> None:
-        """Channels that meet pairwise: they go together. Where one side is not known, the other one stays."""
+        """Channels that meet pairwise, as in a sum, go together: `some` of one side and the `others`, int64 of one
+        length. Where one side is None, since it is not known, or has another length, all of both stay.
+        """
         if some is None or others is None or len(some) != len(others):
             for side in (some, others):
                 if side is not None:
@@ -129,8 +145,12 @@ class Analysis:
     def tie_groups(self, channels: np.ndarray | None, groups: int) -> np.ndarray | None:
         """Channels that lie in groups of one size: those at the same place of each go together, so it stays one size.
 
+        Args:
+            channels: (count,) int64, group after group; None where they are not known.
+            groups: how many there are; divides the count.
+
         Returns:
-            The channels of the first group.
+            The channels of the first group; None where they are not known.
         """
         if channels is None:
             return None
@@ -153,6 +173,15 @@ class Analysis:
         """A layer that is not known: what flows in stays as it is, and nothing is known of what comes out.
 
         One without weights that reads nothing of which channels are known, such as an image, takes nothing away.
+
+        Args:
+            layer: or another operation of Keras.
+            flows: what comes in.
+            shapes: of what comes out, with the batch.
+            why: a clause for the user, of the layer.
+
+        Returns:
+            What comes out.
         """
         if getattr(layer, "weights", None) or any(flow.channels is not None for flow in flows):
             self.left_whole.setdefault(layer.name, why)

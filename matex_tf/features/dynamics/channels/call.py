@@ -30,14 +30,24 @@ class Call:
 
     @classmethod
     def of(cls, node: Any, known: Mapping[int, Flow]) -> Call:
-        """The call that a node of a graph stands for."""
+        """The call that a node of a graph stands for.
+
+        Args:
+            node: of Keras: an operation with its arguments and outputs.
+            known: what is known of symbolic tensors, by their ids; of all that come into the node.
+        """
         arguments = node.arguments
         flows = [known[id(tensor)] for tensor in arguments.keras_tensors]
         shapes = [tuple(tensor.shape) for tensor in node.outputs]
         return cls(arguments.args, arguments.kwargs, flows, shapes, arguments.keras_tensors, known)
 
     def argument(self, place: int, name: str) -> Any:
-        """An argument with flows in the place of symbolic tensors; None where it is not given."""
+        """An argument with flows in the place of symbolic tensors; None where it is not given.
+
+        Args:
+            place: where it stands if it is given by place.
+            name: what it is called if it is given by name.
+        """
         from keras import tree
 
         by_place = len(self.symbolic_args) > place
@@ -45,5 +55,5 @@ class Call:
         return tree.map_structure(lambda leaf: self.known.get(id(leaf), leaf), given)
 
     def inside(self, flows: Sequence[Flow], shapes: Sequence[Shape]) -> Call:
-        """A call of a layer within this one, on other tensors."""
+        """A call of a layer within this one, on other tensors: `flows` come in, and `shapes` are of what comes out."""
         return Call((), {}, flows, shapes)

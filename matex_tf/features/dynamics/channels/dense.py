@@ -13,7 +13,12 @@ from matex_tf.features.dynamics.channels.flow import Flow
 
 
 def reads_last(layer: Any, axis: int = -1) -> Any:
-    """Sets how many channels a layer expects along an axis of its input."""
+    """Sets how many channels a layer expects along an axis of its input: for `put` of a `Size`.
+
+    Args:
+        layer: of Keras; nothing is set where its `input_spec` is none, or several.
+        axis: of the input, as the `input_spec` counts it.
+    """
 
     def put(count: int) -> None:
         if layer.input_spec is not None and not isinstance(layer.input_spec, (list, tuple)):

@@ -43,6 +43,10 @@ class Flow:
 def reshaped(flow: Flow, shape: Sequence[int | None]) -> Flow | None:
     """A tensor that is read in another shape, row by row.
 
+    Args:
+        flow: the tensor; its channels are known.
+        shape: the other shape, with the batch; None for sizes that are not known.
+
     Returns:
         None where its channels do not lie along one axis of the result, or sizes are not known.
     """

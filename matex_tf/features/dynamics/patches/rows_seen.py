@@ -17,7 +17,12 @@ _AT_ONCE = 1024
 
 
 def of(data: Any, share: RowRange) -> tuple[Rows, int]:
-    """This rank's rows of a batch, and how many the whole batch has."""
+    """This rank's rows of a batch, and how many the whole batch has.
+
+    Args:
+        data: the batch as this rank has it: x, y and weights, nested as Keras has them.
+        share: which of its rows are this rank's.
+    """
     mine = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
     x, y, sample_weight = _parts(mine)
     return Rows(x, y, sample_weight, share.rows, share.first, share.total), share.total

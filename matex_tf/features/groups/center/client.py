@@ -61,6 +61,10 @@ class Lines:
     def send(self, piece: int, head: dict[str, Any], body: bytes) -> int | None:
         """Send to the server that keeps a piece; which that is, None where it has just died.
 
+        Args:
+            piece: its number, from 0.
+            head, body: see `wire.send`.
+
         Raises:
             MatexError: it belongs to another job, or no server is left.
         """
@@ -161,8 +165,16 @@ class Client:
         return moves
 
     def push_and_pull(self, moved: np.ndarray, clock: int, staleness: int) -> np.ndarray:
-        """Add this rank's part of how far the group has moved; its part of the center, once no group is more than
-        `staleness` steps behind `clock`."""
+        """Add how far the group has moved to the center, and wait until no group is too far behind.
+
+        Args:
+            moved: float32, of this rank's part; how far its group has moved since the last time.
+            clock: steps of the group, with these.
+            staleness: by how many steps the slowest group may be behind `clock` at most.
+
+        Returns:
+            This rank's part of the center, `copy`.
+        """
 
         def ask(one: Range) -> tuple[dict[str, Any], bytes]:
             head = {"ask": "push", "clock": clock, "staleness": staleness}

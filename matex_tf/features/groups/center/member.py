@@ -75,7 +75,17 @@ def center_of(world: World, network: str) -> Center:
 
 
 def serve(world: World, token: bytes, network: str) -> Service:
-    """Begin to serve on this rank. Collective."""
+    """Begin to serve on this rank. Collective.
+
+    Args:
+        world: the ranks that serve.
+        token: of the job, which clients have to know.
+        network: see `wire.address_of`.
+
+    Raises:
+        SettingError: this host has no address there.
+        MatexError: nothing can listen there.
+    """
     known = addresses()
     everyone = world.allgather(known, "tell on which networks they are")
     return Service(wire.address_of(known, everyone, network, len(world.nodes) == 1), token, log=world.log)

@@ -49,7 +49,13 @@ class Piece:
         self.given[here][new] = reset
 
     def remember(self, client: Hashable, low: int, values: np.ndarray) -> None:
-        """With a codec: what this client and the server both know from now on."""
+        """With a codec: what a client and the server both know from now on.
+
+        Args:
+            client: its name.
+            low: where the numbers begin.
+            values: float32, flat; copied.
+        """
         self._told[client, low] = values.copy()
 
     def forget(self, client: Hashable) -> None:
@@ -83,14 +89,26 @@ class Piece:
         return said.tobytes()
 
     def add(self, low: int, high: int, wire: bytes, codec: Codec | None) -> None:
-        """Add how far a group has moved."""
+        """Add how far a group has moved.
+
+        Args:
+            low, high: which numbers.
+            wire: how far, as float32 or as the codec has encoded it.
+            codec: None for none.
+        """
         if codec is None:
             self.values[low:high] += np.frombuffer(wire, np.float32)
         else:
             codec.add(np.frombuffer(wire, np.uint8), self.values[low:high])
 
     def tell(self, low: int, high: int, codec: Codec | None, client: Hashable) -> bytes:
-        """The numbers; with a codec how far they are from what this client knows."""
+        """The numbers, as bytes of float32; with a codec how far they are from what a client knows, encoded.
+
+        Args:
+            low, high: which numbers.
+            codec: None for none.
+            client: its name; does not matter without a codec.
+        """
         if codec is None:
             return self.values[low:high].tobytes()
         told = self._told[client, low]

@@ -68,7 +68,12 @@ class Roster:
     guests: dict[str, Guest] = field(default_factory=dict)
 
     def answer(self, head: dict[str, Any], body: bytes) -> Answer:
-        """Do what a message says."""
+        """Do what a message says, and answer it.
+
+        Args:
+            head: its words: `what`, which method, and those that the method reads.
+            body: bytes; those of `state` where the job begins an epoch.
+        """
         method: Callable[..., Answer] = getattr(self, f"_{head['what']}")
         return method(head, body)
 

@@ -20,7 +20,7 @@ class Range:
 
 
 def spans(total: int, parts: int) -> list[tuple[int, int]]:
-    """`total` numbers in so many contiguous parts, first and one past the last; some may be empty."""
+    """`total` numbers in `parts` contiguous parts, first and one past the last of each; some may be empty."""
     return [(part * total // parts, (part + 1) * total // parts) for part in range(parts)]
 
 

@@ -23,7 +23,16 @@ _SILENT = 20  # seconds after which a host is asked whether it is still there
 
 
 def send(connection: Connection, head: dict[str, Any], body: bytes | memoryview = b"") -> None:
-    """Send a message."""
+    """Send a message.
+
+    Args:
+        connection: to the other side.
+        head: a few words, plain values of JSON.
+        body: the bytes of an array; may be none.
+
+    Raises:
+        OSError: the other side is gone.
+    """
     connection.send_bytes(json.dumps({**head, "bytes": len(body)}).encode())
     if body:
         connection.send_bytes(body)
@@ -42,6 +51,10 @@ def receive(connection: Connection) -> tuple[dict[str, Any], bytes]:
 def listen(host: str, port: int = 0) -> socket.socket:
     """Listen on an address of this machine. Whoever accepts a connection has to ask it for the token.
 
+    Args:
+        host: the address, in numbers.
+        port: 0 for any that is free.
+
     Raises:
         SettingError: the address is one that others than this machine's private network may reach.
         MatexError: nothing can listen there.
@@ -59,6 +72,10 @@ def listen(host: str, port: int = 0) -> socket.socket:
 
 def connect(address: Address, token: bytes) -> Connection:
     """Connect to a server.
+
+    Args:
+        address: its host and port.
+        token: of the job, which both sides show that they know.
 
     Raises:
         OSError, EOFError: it is gone.
@@ -81,7 +98,7 @@ def prepare(connection: Connection) -> None:
 
 
 def wait_at_most(connection: Connection, seconds: float) -> None:
-    """Let a read that takes longer end in an OSError; 0 for as long as it takes."""
+    """Let a read of `connection` end in an OSError after so many `seconds`; 0 for as long as it takes."""
     with socket.socket(fileno=socket.dup(connection.fileno())) as own:
         whole = int(seconds)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))

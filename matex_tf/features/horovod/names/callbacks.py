@@ -46,7 +46,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local.add(id(var))
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast, once."""
+        """Broadcast, after the first batch of all. Args: see `keras.callbacks.Callback`; not needed."""
         if self.broadcast_done:
             return
         both = [*shared_variables(self.model.variables), *keras_lines.optimizer_variables(self.model.optimizer)]
@@ -67,7 +67,13 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Average."""
+        """Average the logs over the ranks.
+
+        Args:
+            epoch: not needed.
+            logs: numbers by name, the same names on every rank; those that are arrays are averaged to one number first.
+                They are changed in place.
+        """
         if not logs:
             return
         names = sorted(logs)
@@ -123,11 +129,21 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Take note of the epoch."""
+        """Take note of the epoch.
+
+        Args:
+            epoch: as `fit` counts it, from 0 or from its `initial_epoch`.
+            logs: not needed.
+        """
         self.current_epoch = epoch
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate."""
+        """Set the rate of the batch.
+
+        Args:
+            batch: from 0 in each epoch; with `staircase` the rate is set at 0 alone.
+            logs: not needed.
+        """
         if self.current_epoch < self.start_epoch or (
             self.end_epoch is not None and self.current_epoch >= self.end_epoch
         ):
@@ -152,7 +168,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         return list(getattr(optimizer, "momentums", None) or [])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the rate into the logs."""
+        """Put the rate into the logs, as `lr`.
+
+        Args:
+            epoch: not needed.
+            logs: changed in place; None for none.
+        """
         if logs is not None:
             logs["lr"] = self._rate
 
@@ -179,7 +200,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Say when it is done."""
+        """Put the rate into the logs, and say when it has reached its end. Args: see `LearningRateScheduleCallback`."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0 and basics.rank() == 0:
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate:g}.")

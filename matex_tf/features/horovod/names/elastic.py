@@ -45,7 +45,12 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
-        """The hosts of the job have changed; never so here."""
+        """The hosts of the job have changed; never so here.
+
+        Args:
+            timestamp: with Horovod, when that was.
+            update_res: with Horovod, whether hosts were added or removed.
+        """
 
     def commit(self) -> None:
         """Save, and see whether hosts have changed."""
@@ -107,7 +112,12 @@ class ObjectState(State):
         """Have all variables that a step makes."""
 
     def take(self, values: list[Any], objects: dict[str, Any]) -> str | None:
-        """Be as `given` was in an earlier job; or what is different."""
+        """Be as `given` was in an earlier job; returns what is different from it, in words, or None.
+
+        Args:
+            values: arrays, of the variables; here there are none.
+            objects: by name.
+        """
         if objects.keys() != self._saved_state.keys():
             return f"it has {sorted(self._saved_state)}, and had {sorted(objects)}"
         self._saved_state = objects
@@ -261,7 +271,12 @@ run_fn = run
 
 
 class CommitStateCallback(keras.callbacks.Callback):
-    """Commits a state every so many batches, and at the end of each epoch."""
+    """Commits a state every so many batches, and at the end of each epoch.
+
+    Args:
+        state: what is committed.
+        batches_per_commit: how many batches.
+    """
 
     def __init__(self, state: State, batches_per_commit: int = 1):
         super().__init__()
@@ -272,14 +287,14 @@ class CommitStateCallback(keras.callbacks.Callback):
         self.batches_remaining = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count, and commit."""
+        """Count, and commit. Args: see `keras.callbacks.Callback`; not needed."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.state.commit()
             self.batches_remaining = self.batches_per_commit
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Commit."""
+        """Commit. Args: see `keras.callbacks.Callback`; not needed."""
         self.state.commit()
 
 
@@ -291,11 +306,16 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state, self.steps_per_epoch = state, None
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note the batch."""
+        """Note the batch.
+
+        Args:
+            batch: from 0 in each epoch.
+            logs: not needed.
+        """
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin anew."""
+        """Begin anew. Args: see `keras.callbacks.Callback`; not needed."""
         self.state.batch = 0
 
 
@@ -311,7 +331,12 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Note how many epochs are done.
+
+        Args:
+            epoch: from 0 in each `fit`.
+            logs: not needed.
+        """
         self.state.epoch = self.initial_epoch + epoch + 1
 
 

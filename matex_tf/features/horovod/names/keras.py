@@ -98,7 +98,16 @@ def PartialDistributedOptimizer(
     groups: Any = None, process_set: ProcessSet = global_process_set, local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:  # fmt: skip
-    """A `DistributedOptimizer`; gradients of `local_layers`, a built layer or several, stay the rank's own."""
+    """A `DistributedOptimizer`; gradients of `local_layers` stay the rank's own.
+
+    Args:
+        local_layers: a built layer, or several; None for none.
+
+    The others: see `DistributedOptimizer`.
+
+    Raises:
+        ValueError: an option that cannot be, or something else than layers.
+    """
     local = gradients.variables_of(local_layers)
     made = DistributedOptimizer(
         optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op,
@@ -113,24 +122,54 @@ def allreduce(
     value: Any, name: str | None = None, average: bool | None = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, op: int | None = None, compression: Any = Compression.none,
 ) -> tf.Tensor:  # fmt: skip
-    """A value reduced over the ranks, see `horovod.tensorflow.allreduce`."""
+    """A value reduced over the ranks.
+
+    Args:
+        value: a tensor, a variable or a number, of the same shape and dtype on every rank.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        average: older than `op`: True for Average, False for Sum.
+        prescale_factor, postscale_factor: factors before and after.
+        op: Average (the default), Sum, Adasum, Min, Max or Product.
+        compression: of floating-point values on their way.
+    """
     how = util.handle_average_backwards_compatibility(op, average)
     small, context = compression.compress(tf.convert_to_tensor(value))
     return compression.decompress(ops.allreduce([small], how, prescale_factor, postscale_factor, name)[0], context)
 
 
 def allgather(value: Any, name: str | None = None) -> tf.Tensor:
-    """The values of all ranks, joined along the first axis."""
+    """The values of all ranks, joined along the first axis in the order of ranks.
+
+    Args:
+        value: (rows, …); how many rows may differ between ranks.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+    """
     return ops.allgather([value], name)[0]
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
-    """`root_rank`'s value."""
+    """`root_rank`'s value on every rank.
+
+    Args:
+        value: of the same shape and dtype on every rank.
+        root_rank: whose value.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+    """
     return ops.broadcast([value], root_rank, name)[0]
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> tf.Tensor:
-    """This rank's rows of a value reduced over the ranks."""
+    """This rank's rows of a value reduced over the ranks; the first ranks have one more if need be.
+
+    Args:
+        value: (rows, …), of the same shape and dtype on every rank.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        op: Average or Sum.
+    """
     return ops.reducescatter([value], op, name=name)[0]
 
 

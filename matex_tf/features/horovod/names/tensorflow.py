@@ -131,7 +131,13 @@ def grouped_allreduce(
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Several tensors reduced over the ranks, which travel together."""
+    """Several tensors reduced over the ranks, which travel together.
+
+    Args:
+        tensors: as `tensor` of `allreduce`, in the same order on every rank.
+
+    The others: see `allreduce`.
+    """
     how = handle_average_backwards_compatibility(op, average)
     return gradients.grouped(list(tensors), how, compression, prescale_factor, postscale_factor, name, process_set)
 
@@ -139,7 +145,16 @@ def grouped_allreduce(
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> tf.Tensor:
-    """The tensors of all ranks, joined along the first axis, in which they may differ; none may be a scalar."""
+    """The tensors of all ranks, joined along the first axis in the order of ranks.
+
+    Args:
+        tensor: (rows, …), no scalar; how many rows may differ between ranks, the rest of the shape and the dtype may
+            not.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        ignore_name_scope: taken and ignored; with Horovod whether the name is without TensorFlow's name scope.
+        process_set: the ranks that take part.
+    """
     return ops.allgather([tensor], name, process_set)[0]
 
 
@@ -155,7 +170,13 @@ def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:  # fmt: skip
-    """`root_rank`'s tensor; shapes and dtypes are the same on every rank."""
+    """`root_rank`'s tensor on every rank.
+
+    Args:
+        tensor: of the same shape and dtype on every rank.
+        root_rank: among all ranks.
+        name, ignore_name_scope, process_set: see `allgather`.
+    """
     return ops.broadcast([tensor], root_rank, name, process_set)[0]
 
 
@@ -166,8 +187,9 @@ def alltoall(
     """Give every rank some rows of this rank's tensor, and take those that it gets from every rank.
 
     Args:
-        tensor: the rows, in the order of the ranks that they are for.
-        splits: how many are for each rank; where it is None the same number for each.
+        tensor: (rows, …), in the order of the ranks that they are for.
+        splits: (ranks,), integers: how many are for each rank; where it is None the same number for each.
+        name, ignore_name_scope, process_set: see `allgather`.
 
     Returns:
         The rows that this rank got, in the order of ranks; with `splits` a pair of these and how many came from each.
@@ -184,7 +206,19 @@ def reducescatter(
     name: str | None = None, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> tf.Tensor:  # fmt: skip
-    """This rank's rows of the Average or Sum over the ranks; the first ranks have one more if need be."""
+    """This rank's rows of the Average or Sum over the ranks; the first ranks have one more if need be.
+
+    Args:
+        tensor: (rows, …), of the same shape and dtype on every rank.
+        device_dense: taken and ignored; with Horovod the device on which the tensor is reduced.
+        compression: of a floating-point tensor on its way.
+        op: Average or Sum.
+        name, ignore_name_scope, process_set: see `allgather`.
+        prescale_factor, postscale_factor: factors before and after.
+
+    Raises:
+        NotImplementedError: another op.
+    """
     small, context = compression.compress(tf.convert_to_tensor(tensor))
     own = ops.reducescatter([small], op, prescale_factor, postscale_factor, name, process_set)[0]
     return compression.decompress(own, context)
@@ -213,7 +247,7 @@ def DistributedOptimizer(
 
     Args:
         optimizer: of Keras, or of `tf.compat.v1.train`.
-        use_locking: see `tf.compat.v1.train.Optimizer`.
+        name, use_locking: see `tf.compat.v1.train.Optimizer`; taken and ignored for an optimizer of Keras.
         op: Average, Sum or, for one of `tf.compat.v1.train`, Adasum, see `DistributedAdasumOptimizer`.
 
     The rest as in `horovod.keras.DistributedOptimizer`.

@@ -17,7 +17,12 @@ def _executing_eagerly() -> bool:
 
 
 def gpu_available(ext_base_name: str = "", verbose: bool = False) -> bool:
-    """False: tensors go through the memory of the host."""
+    """False: tensors go through the memory of the host.
+
+    Args:
+        ext_base_name: taken and ignored; with Horovod the name of one of its libraries.
+        verbose: taken and ignored; with Horovod whether to print what was looked for.
+    """
     return False
 
 
@@ -46,13 +51,13 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 
 def split_list(values: list[Any], count: int) -> list[list[Any]]:
-    """A list in `count` parts, as even as can be."""
+    """The list `values` in `count` parts, as even as can be, the first ones longer."""
     each, more = divmod(len(values), count)
     return [values[i * each + min(i, more) : (i + 1) * each + min(i + 1, more)] for i in range(count)]
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version, such as "2.16.1", is another one or later."""
+    """Whether the version `ver`, such as "2.16.1", is `target` or later; three numbers of each count."""
 
     def numbers(version: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3]]

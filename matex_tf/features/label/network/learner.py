@@ -85,7 +85,11 @@ class Learner(keras.Model):
         return (tf.cast(tf.gather(self.images, numbers), tf.float32) - self.mean) * self.scale
 
     def change(self, semi: bool, threshold: float) -> None:
-        """Go on with other options: steps are compiled anew."""
+        """Go on with other options: steps are compiled anew.
+
+        Args:
+            semi, threshold: see `Learner`.
+        """
         self.semi, self.threshold = semi, threshold
         self._begin = True
 
@@ -94,7 +98,12 @@ class Learner(keras.Model):
         self.body.set_weights(other.body.get_weights())
 
     def call(self, numbers: Any, training: bool = False) -> Any:
-        """Probabilities (rows, classes) of images by their numbers, (rows, 1)."""
+        """Probabilities (rows, classes) of images.
+
+        Args:
+            numbers: of the images, int32 (rows, 1 or more); the first column counts.
+            training: whether layers such as BatchNormalization work as in training.
+        """
         return tf.nn.softmax(self.head(self.body(self.pixels(numbers[:, 0]), training=training)))
 
     def predict_step(self, data: Any) -> Any:

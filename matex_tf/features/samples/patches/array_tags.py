@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 def of_whole(
     adapter: Any, numbers: Callable[[], Any], pruning: Pruning, size: int
 ) -> Callable[[], Iterator[np.ndarray]]:
-    """Begins an epoch: the tags of its batches, without the rows that it leaves out, each full again."""
+    """Begins an epoch: the tags of its batches, without the rows that it leaves out, each full again.
+
+    Args:
+        adapter: Keras' adapter of the arrays; says how rows are shuffled.
+        numbers: makes a pipeline of the numbers of all rows, in batches, in the order of an epoch.
+        pruning: which rows the epoch uses.
+        size: rows of a batch.
+
+    Returns:
+        What gives int64 (rows,) for each batch of an epoch.
+    """
     shuffle = bool(adapter._shuffle)
     if pruning.rate and adapter._shuffle != "batch":
         return lambda: batch_indices.in_batches(pruning.tags(shuffle), size)

@@ -122,6 +122,10 @@ class Pruning(RowChoice):
     def has_epochs(self, iterator: Any, own: bool) -> None:
         """Let the rows of a tf.data pipeline have numbers; those of arrays and of a PyDataset have theirs.
 
+        Args:
+            iterator: Keras' own over the epochs, which has just been made.
+            own: whether each rank has rows of its own.
+
         Raises:
             MatexError: nobody can say which rows an epoch has.
         """
@@ -219,7 +223,7 @@ class Pruning(RowChoice):
         return self.epoch.used
 
     def row_losses(self, tags: tf.Tensor, rows: tf.Tensor) -> RowLosses:
-        """What measures the rows of a step, in its graph."""
+        """What measures the rows of a step, in its graph. Args: see `RowLosses`."""
         return RowLosses(tags, rows, self.by, self.factors if self.rate and self._rescale else None)
 
     def state(self) -> dict[str, Any]:

@@ -57,7 +57,12 @@ class RowLosses:
         return numbers_of(self._tags)[: self._rows], tf.stop_gradient(self._scores)[: self._rows]
 
     def compute(self, compiled: Any, work: Any) -> Any:
-        """The compiled loss of a model, with `work`."""
+        """The compiled loss of a model; the first of a step gives the scores of its rows.
+
+        Args:
+            compiled: Keras' `CompileLoss`, whose weights of losses count.
+            work: computes it, by Keras' own code.
+        """
         self._computing, self._measured = True, []
         try:
             result = work()
@@ -70,7 +75,16 @@ class RowLosses:
         return result
 
     def inside(self, loss: Any, truth: Any, predicted: Any, work: Any) -> Any:
-        """One loss of those, with `work`."""
+        """One loss of a compiled loss.
+
+        Args:
+            loss: of Keras.
+            truth, predicted: what it compares, (rows, …).
+            work: computes it, by Keras' own code.
+
+        Raises:
+            MatexError: it does not show its values before it reduces them.
+        """
         if not self._computing:
             return work()
         outer, count = self._inside, len(self._measured)
@@ -87,7 +101,16 @@ class RowLosses:
         return result
 
     def scaled(self, values: Any, mask: Any) -> Any:
-        """The values of a loss, which are measured; with the gradients of some rows scaled."""
+        """The values of a loss, with the gradients of some rows scaled, and measured; as they are outside of a compiled
+        loss.
+
+        Args:
+            values: (rows, …), before weights and before they are reduced.
+            mask: which of them count, of the same shape or fewer axes; None for all.
+
+        Raises:
+            MatexError: there is not one, or more, for each row.
+        """
         if self._inside is None:
             return values
         loss, truth, predicted = self._inside

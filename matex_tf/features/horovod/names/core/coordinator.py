@@ -58,7 +58,7 @@ class PendingCollective:
     since: int = -1
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Give the result, or the error, to the thread that waits for it."""
+        """Give the `result`, or the `error` to raise, to the thread that waits for it."""
         self.result, self.error, self.ended = result, error, True
 
 

@@ -51,7 +51,15 @@ def broadcast_variables(
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
-    """Give the variables of every rank the values of `root_rank`; returns the values."""
+    """Give the variables of every rank the values of `root_rank`; returns the values.
+
+    Args:
+        variables: of Keras or of TensorFlow, in the same order on every rank.
+        root_rank: among all ranks.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        process_set: the ranks that take part.
+    """
     targets = own_variables(variables)
     values = [tf.convert_to_tensor(target) for target in targets]
     results = ops.broadcast(values, root_rank, name, process_set)
@@ -74,7 +82,12 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Gives all variables the values of `root_rank` once the session has made them."""
+    """Gives all variables the values of `root_rank` once the session has made them.
+
+    Args:
+        root_rank: among all ranks.
+        device: taken and ignored; Horovod broadcasts on it.
+    """
 
     def __init__(self, root_rank: int, device: str = ""):
         super().__init__()
@@ -86,7 +99,12 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run it."""
+        """Run the op.
+
+        Args:
+            session: just made; its variables are initialized.
+            coord: of its threads; not needed.
+        """
         session.run(self.bcast_op)
 
 
@@ -99,7 +117,18 @@ def broadcast_object(
     obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """`root_rank`'s object, any that can be pickled, on every rank. `session` is not needed."""
+    """`root_rank`'s object on every rank.
+
+    Args:
+        obj: any object that can be pickled, or by cloudpickle if that is installed; of other ranks it is not looked at.
+        root_rank: among all ranks.
+        session: taken and ignored; Horovod runs its op in it.
+        name: by which ranks find one another; None is enough where all make the same calls in one order.
+        process_set: the ranks that take part.
+
+    Raises:
+        MatexError: on every rank; the object cannot be pickled.
+    """
     coordinator = process_set.coordinator
     root = process_set.ranks.index(root_rank)
     mine, failure = b"", ""
@@ -114,14 +143,24 @@ def broadcast_object(
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
-    """A function that gives every rank `root_rank`'s object."""
+    """A function that gives every rank the object that `root_rank` calls it with. Args: see `broadcast_object`."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, any that can be pickled, in the order of ranks. `session` is not needed."""
+    """Every rank's object, in the order of ranks.
+
+    Args:
+        obj: any object that can be pickled, or by cloudpickle if that is installed.
+        session: taken and ignored; Horovod runs its ops in it.
+        name: by which ranks find one another; None is enough where all make the same calls in one order.
+        process_set: the ranks that take part.
+
+    Raises:
+        MatexError: on every rank; an object cannot be pickled.
+    """
     gathered = process_set.coordinator.perform(Call("allgather_object", name), objects=[_pickled(obj)])
     for rank, (_, failure) in zip(process_set.ranks, gathered, strict=True):
         if failure:
@@ -138,12 +177,22 @@ def _pickled(obj: Any) -> tuple[bytes, str]:
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32 scalar, the number of ranks when it is run."""
+    """int32 scalar, the number of ranks when it is run.
+
+    Args:
+        process_set_id: of the set whose ranks are counted; 0 for all ranks.
+        name: taken and ignored; with Horovod that of the op.
+    """
     return ops.value(lambda: np.array(len(by_id(process_set_id).ranks), np.int32))
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """int32 scalar, 1 where this rank is in the set, 0 where not; -1 before `init`, -3 where there is no such set."""
+    """int32 scalar, 1 where this rank is in a set, 0 where not; -1 before `init`, -3 where there is no such set.
+
+    Args:
+        process_set_id: of the set; 0 is that of all ranks.
+        name: taken and ignored; with Horovod that of the op.
+    """
 
     def included() -> np.ndarray:
         if not basics.is_initialized():

@@ -75,6 +75,10 @@ def _array(tensor: tf.Tensor) -> np.ndarray:
 def dense(tensors: Sequence[Any], what: str) -> list[tf.Tensor]:
     """Tensors of values and variables.
 
+    Args:
+        tensors: anything that TensorFlow makes a tensor of.
+        what: the collective that they are for, in errors.
+
     Raises:
         TypeError: a dtype that does not travel.
     """
@@ -93,7 +97,13 @@ def count(among: ProcessSet) -> Any:
 
 
 def scaled(tensor: tf.Tensor, factor: float, divisor: Any = 1) -> tf.Tensor:
-    """tensor * factor / divisor in the tensor's dtype: integers by way of float64, short floats by way of float32."""
+    """tensor * factor / divisor in the tensor's dtype: integers by way of float64, short floats by way of float32.
+
+    Args:
+        tensor: of any shape and any dtype of numbers.
+        factor: 1 for none.
+        divisor: an int, or an int32 scalar; 1 for none.
+    """
     whole = isinstance(divisor, int) and divisor == 1
     if factor == 1.0 and whole:
         return tensor
@@ -165,7 +175,14 @@ def allreduce(
 def allgather(
     tensors: Sequence[Any], name: str | None = None, among: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
-    """Join each of some tensors along the first axis, in the order of ranks; rows may differ between ranks."""
+    """Join each of some tensors along the first axis, in the order of ranks.
+
+    Args:
+        tensors: each (rows, …); how many rows may differ between ranks, the rest of the shape and the dtype may not.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        among: the ranks.
+    """
     given = dense(tensors, "allgather")
     call_name = graph_names.name_of(name, "Allgather", given)
     call = Call("allgather", call_name, check=has_rows)
@@ -197,7 +214,19 @@ def broadcast(
     among: ProcessSet = global_process_set,
     labels: Sequence[str] | None = None,
 ) -> list[tf.Tensor]:
-    """Give every rank `root_rank`'s tensors, of the same shapes and dtypes; `root_rank` counts among all ranks."""
+    """Give every rank `root_rank`'s tensors.
+
+    Args:
+        tensors: dense, the same shapes and dtypes on every rank.
+        root_rank: among all ranks.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        among: the ranks.
+        labels: a name for each tensor, for messages.
+
+    Raises:
+        tf.errors.InvalidArgumentError: `root_rank` is not among these ranks.
+    """
     given = dense(tensors, "broadcast")
     if not given:
         return []
@@ -224,7 +253,16 @@ def broadcast(
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, among: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
-    """Give `splits[r]` rows to rank r of the set; what this rank receives, and the rows from each rank."""
+    """Give each rank of a set some rows of this rank's tensor; returns what this rank receives, in the order of ranks,
+    and how many rows came from each.
+
+    Args:
+        tensor: (rows, …), in the order of the ranks that they are for.
+        splits: (ranks,), integers: how many rows each rank gets; None: as many each.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        among: the ranks.
+    """
     given = dense([tensor], "alltoall")[0]
     size = len(among.ranks)
     call_name = graph_names.name_of(name, "Alltoall", [given])
@@ -259,7 +297,19 @@ def reducescatter(
     name: str | None = None,
     among: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Reduce each of some tensors over the ranks; each rank gets its own rows of the result."""
+    """Reduce each of some tensors over the ranks; each rank gets its own rows of the result.
+
+    Args:
+        tensors: each (rows, …), the same shapes and dtypes on every rank.
+        op: Average or Sum.
+        prescale, postscale: factors before and after.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        among: the ranks.
+
+    Raises:
+        NotImplementedError: another op.
+    """
     given = dense(tensors, "reducescatter")
     if op not in (Average, Sum):
         raise NotImplementedError("hvd.reducescatter knows the ops Average and Sum.")
@@ -295,7 +345,13 @@ def join() -> tf.Tensor:
 
 @as_it_is
 def barrier(name: str | None = None, among: ProcessSet = global_process_set) -> Any:
-    """Wait until every rank is here. In a graph, the op that does it."""
+    """Wait until every rank is here. In a graph, the op that does it.
+
+    Args:
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        among: the ranks.
+    """
     done = run(Call("barrier", graph_names.name_of(name, "Barrier")), [], [], among)
     return None if tf.executing_eagerly() else done[0]
 

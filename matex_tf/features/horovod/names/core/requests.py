@@ -119,12 +119,22 @@ class Call:
 
 
 def has_rows(arrays: Sequence[np.ndarray], size: int) -> str:
-    """What is wrong with tensors that are joined or split by rows; empty where nothing is."""
+    """What is wrong with tensors that are joined or split by rows; empty where nothing is.
+
+    Args:
+        arrays: of any shapes.
+        size: the number of ranks; not needed.
+    """
     return "a scalar has no rows" if any(array.ndim == 0 for array in arrays) else ""
 
 
 def divides(arrays: Sequence[np.ndarray], size: int) -> str:
-    """What is wrong with rows that all ranks get evenly; empty where nothing is."""
+    """What is wrong with rows that all ranks get evenly; empty where nothing is.
+
+    Args:
+        arrays: one, of the rows.
+        size: the number of ranks.
+    """
     if arrays[0].ndim == 0:
         return "a scalar has no rows"
     rows = len(arrays[0])
@@ -132,7 +142,12 @@ def divides(arrays: Sequence[np.ndarray], size: int) -> str:
 
 
 def splits_fit(arrays: Sequence[np.ndarray], size: int) -> str:
-    """What is wrong with rows and how many of them each rank gets; empty where nothing is."""
+    """What is wrong with rows and how many of them each rank gets; empty where nothing is.
+
+    Args:
+        arrays: two, of the rows and (ranks,) of how many each rank gets.
+        size: the number of ranks.
+    """
     values, splits = arrays
     if values.ndim == 0:
         return "a scalar has no rows"

@@ -17,7 +17,12 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor as it was, but for what was lost."""
+        """The tensor as it was, but for what was lost.
+
+        Args:
+            tensor: what came.
+            ctx: what `compress` gave beside the tensor that was sent.
+        """
         raise NotImplementedError
 
 
@@ -31,7 +36,7 @@ class NoneCompressor(Compressor):
 
     @staticmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor."""
+        """The `tensor`; `ctx` is not needed."""
         return tensor
 
 
@@ -45,7 +50,7 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor in the dtype that it had."""
+        """The `tensor` in the dtype that it had, `ctx`."""
         return tf.cast(tensor, ctx) if ctx.is_floating else tensor
 
 

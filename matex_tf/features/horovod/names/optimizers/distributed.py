@@ -35,7 +35,12 @@ class How(notes.Inside):
         return bool(self.reduced_outside or (mine and {id(g) for g in gradients} <= {id(g) for g in mine}))
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks."""
+        """The gradients of all ranks.
+
+        Args:
+            gradients: this rank's: tensors, `tf.IndexedSlices` or None, which stays.
+            variables: that they are of, in the same order.
+        """
         local = [id(variable) in self.local for variable in variables]
         shaped = list(gradients)
         for gradient, variable in zip(shaped, variables, strict=True):
@@ -100,7 +105,13 @@ def how_of(optimizer: Any) -> How:
 
 
 def class_of(kind: type, added: type, *made: Any) -> Any:
-    """A class of the same name that reduces gradients."""
+    """A class of the same name that reduces gradients.
+
+    Args:
+        kind: the class of an optimizer.
+        added: what it gets on top.
+        made: how it was asked for, see `Distributed`.
+    """
     return type(kind)(kind.__name__, (added, kind), {"__module__": kind.__module__, "matex_made": made})
 
 
@@ -119,7 +130,13 @@ def new_from(optimizer: Any, added: type, reduction: Reduction, passes: int = 1,
 
 
 def convert(optimizer: Any, added: type, reduction: Reduction) -> None:
-    """Let an optimizer itself, with the state that it has, reduce gradients over the ranks."""
+    """Let an optimizer itself, with the state that it has, reduce gradients over the ranks.
+
+    Args:
+        optimizer: of Keras; it is changed in place.
+        added: what its class gets on top.
+        reduction: how gradients are reduced, in every step.
+    """
     optimizer.__class__ = class_of(type(optimizer), added, reduction, 1, False)
 
 

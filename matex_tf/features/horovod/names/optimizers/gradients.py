@@ -69,7 +69,21 @@ def grouped(
     tensors: Sequence[Any], op: int, compression: Any, prescale: float, postscale: float, name: str | None,
     among: ProcessSet, labels: Sequence[str] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Reduce tensors and `tf.IndexedSlices` together; what is sparse is joined and not added up."""
+    """Reduce tensors and `tf.IndexedSlices` together; what is sparse is joined and not added up.
+
+    Args:
+        tensors: in the same order on every rank; dense ones of the same shapes and dtypes.
+        op: see `ops.allreduce`; Average or Sum where one is sparse.
+        compression: of the dense ones on their way.
+        prescale, postscale: factors before and after; where one is sparse their product is 1.
+        name: by which ranks find one another; None is enough where all make the same calls in one order, or the same
+            graph.
+        among: the ranks.
+        labels: a name for each tensor, for messages; None: they are numbered.
+
+    Raises:
+        NotImplementedError: an op, or factors, with what is sparse.
+    """
     result = list(tensors)
     sparse = [place for place, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
     full = [place for place in range(len(tensors)) if place not in set(sparse)]
@@ -104,7 +118,11 @@ def _divided(gradient: Any, size: Any) -> Any:
 
 
 def check_options(predivide: float, op: int, num_groups: int, groups: Any) -> None:
-    """Raises: ValueError: what `DistributedOptimizer` and its kin cannot do."""
+    """Refuse what `DistributedOptimizer` and its kin cannot do. Args: see `DistributedGradientTape`.
+
+    Raises:
+        ValueError: what they cannot do.
+    """
     if predivide != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     groups = num_groups or None if groups is None else groups
@@ -178,9 +196,15 @@ def DistributedGradientTape(
 
     Args:
         gradtape: a tape, recorded or not.
-        device_dense, device_sparse, num_groups, groups: taken and ignored; gradients travel together.
-        compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients: see
-            `Reduction`.
+        device_dense, device_sparse: taken and ignored; with Horovod the devices on which tensors are reduced.
+        compression, sparse_as_dense, op, process_set: see `Reduction`.
+        gradient_predivide_factor: `predivide` of `Reduction`; 1 unless op is Average.
+        num_groups, groups: taken and ignored, as gradients travel together; with Horovod which of them are reduced at
+            once: a number of groups, or lists of variables.
+        scale_local_gradients: `scale_local` of `Reduction`.
+
+    Raises:
+        ValueError: options that do not go together.
     """
     check_options(gradient_predivide_factor, op, num_groups, groups)
     kind = type(gradtape.__class__.__name__, (_DistributedTape, gradtape.__class__), {})
@@ -199,7 +223,16 @@ def PartialDistributedGradientTape(
     groups: Any = None, process_set: ProcessSet = global_process_set, local_layers: Iterable[Any] | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:  # fmt: skip
-    """A `DistributedGradientTape`; the gradients of `local_layers` stay the rank's own."""
+    """A `DistributedGradientTape`; the gradients of `local_layers` stay the rank's own.
+
+    Args:
+        local_layers: a built layer, or several; None for none.
+
+    The others: see `DistributedGradientTape`.
+
+    Raises:
+        ValueError: options that do not go together, or something else than layers.
+    """
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
         groups, process_set, scale_local_gradients,

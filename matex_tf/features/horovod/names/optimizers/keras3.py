@@ -24,7 +24,13 @@ class Added(distributed.Distributed):
     """What an optimizer of Keras 3 gets on top of its own class."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Reduce gradients over the ranks, then apply them."""
+        """Reduce gradients over the ranks, then apply them. With more than one backward pass for an update: in every
+        last one, the sums of all.
+
+        Args:
+            grads: this rank's: tensors, `tf.IndexedSlices` or None.
+            trainable_variables: that they are of, in the same order; None for those that the optimizer was built for.
+        """
         how = distributed.how_of(self)
         apply = super().apply  # type: ignore[misc]
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]

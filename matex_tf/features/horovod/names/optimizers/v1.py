@@ -44,7 +44,9 @@ class DistributedOptimizerV1(tf.compat.v1.train.Optimizer):
         return list(zip(self._reduction(gradients, names, local), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Apply them, as the optimizer does."""
+        """Apply gradients, as the optimizer does. With more than one backward pass for an update: in every last one,
+        the sums of all, reduced over the ranks. Args: see `tf.compat.v1.train.Optimizer.apply_gradients`.
+        """
         if self._aggregation is None:
             return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
         gradients, variables = zip(*grads_and_vars, strict=True)

@@ -18,6 +18,12 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
     Each rank applies its own gradients. In every last of `passes` steps the ranks combine how far their variables have
     moved since they were last the same: what one optimizer makes of a gradient, with momentum and the like, and not the
     gradient itself, is what Adasum takes for a direction (arXiv 2006.02924).
+
+    Args:
+        optimizer: of `tf.compat.v1.train`.
+        compression: of the moves on their way.
+        name, use_locking: see `tf.compat.v1.train.Optimizer`.
+        passes: steps from one combination to the next.
     """
 
     def __init__(
@@ -37,6 +43,11 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
     @ops.as_it_is
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Apply the rank's gradients, then combine the moves of all ranks.
+
+        Args:
+            grads_and_vars: pairs of a gradient of this rank, or None, and its variable.
+            global_step: a variable that counts steps; None for none.
+            name: of the op that does it, in the graph of a session.
 
         Raises:
             NotImplementedError: the number of ranks is not a power of 2.
@@ -92,7 +103,9 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         return self._starts[key]
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The optimizer's, or "delta_start"."""
+        """The optimizer's slot `name` of the variable `var`; of "delta_start" that of its own, None where there is none
+        yet.
+        """
         return self._starts.get(var.ref()) if name == "delta_start" else self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
