@@ -25,7 +25,7 @@ def gather(value: Any, part: batch_share.StepShare, label: str) -> tuple[Any, An
 
     Args:
         value: a dense tensor whose first axis runs over the rows that the step sees, or over what comes of them.
-        label: its name, for errors.
+        part: of the step. label: its name, for errors.
 
     Returns:
         The tensor with the rows of all ranks, and int32 (2,): where this rank's rows begin in it, and how many the

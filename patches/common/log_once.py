@@ -24,7 +24,7 @@ def log(text: str, more: str = "") -> None:
     """Print a line on rank 0, to standard error, the first time only.
 
     Args:
-        more: the end of the line. Lines that differ only in their end count as one.
+        text: the line, in words. more: its end; lines that differ only in that count as one.
     """
     said = run_state.part(Said)
     if text not in said:

@@ -129,6 +129,7 @@ def method(module: ModuleType, path: str, wrapper: Callable[..., Any], in_steps:
     """Wrap a method that a script may call inside a tf.function: AutoGraph warns of what wrapt has wrapped.
 
     Args:
+        module, path, wrapper: see `wrap`.
         in_steps: whether it is also wrapped while a step is traced as in a world of one rank.
     """
     owner_path, _, name = path.rpartition(".")

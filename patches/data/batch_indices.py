@@ -28,6 +28,8 @@ def of_whole(
     """What a rank takes of the batches of data that every rank holds.
 
     Args:
+        adapter: Keras' of the arrays. original: makes the pipeline of Keras' own.
+        global_size: rows of a batch of all ranks.
         per_rank: the rows of a rank where the global batch is one batch of the script for each rank; 0 otherwise.
         chosen: says which rows an epoch uses; their indices are tags then.
         epochs: that a walk over them has; `original` knows.
@@ -132,6 +134,7 @@ def slice_of(indices: np.ndarray, low: int, high: int, total: int, first: int) -
     """Indices `low` to `high` and their share; one index, as a ghost, where that is none.
 
     Args:
+        indices: of the rows that this rank holds, in the order of an epoch; int64.
         total: rows of the batch.
         first: where they begin in it.
     """

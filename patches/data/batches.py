@@ -207,7 +207,7 @@ class BatchSource:
         """The batch of a `train_on_batch`: the same on every rank, or rows of the rank's own.
 
         Args:
-            call: a small one, which learns of what is found.
+            data: with tensors as leaves. call: a small one, which learns of what is found.
         """
         ranks, rows = world.current(), row_slicing.rows_of(data)
         # A few labels may be the same by chance: what has been the rank's own stays so.

@@ -110,6 +110,7 @@ class Gatherer:
 
     def __init__(self, elements: Any, offset: int = 0, tagged: bool = False):
         """Args:
+        elements: arrays of the rows that this rank holds, nested.
         offset: the number of the first row.
         tagged: whether rows are asked for by tags.
         """

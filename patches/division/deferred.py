@@ -162,6 +162,7 @@ def joined(form: Deferred, like: Any) -> Any:
     """The pipeline of two parts as one.
 
     Args:
+        form: the two parts.
         like: has elements of the same structure, and the options.
     """
     mapped = apply(form.source, form.stages)

@@ -137,6 +137,7 @@ def imported(definition: Any, captured: dict[str, Any], known: dict[str, Any], r
     """Some tensors of a graph, in the one that is built now.
 
     Args:
+        definition: of the graph, a GraphDef. results: those tensors of it.
         captured: by the names of placeholders: what they stand for, outside of any graph.
         known: by the names of tensors: what to take in their place.
     """

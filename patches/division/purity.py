@@ -52,6 +52,7 @@ def keeps_state(node: Any, functions: dict[str, Any]) -> bool:
     """Whether an op does more than compute its results, or calls a function that does.
 
     Args:
+        node: of the op, a NodeDef.
         functions: by name: those of the library of its graph.
     """
     pending, nodes = [node], []

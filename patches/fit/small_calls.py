@@ -113,7 +113,7 @@ def begin(model: Any, kind: str, data: Any) -> Call | None:
     """A call on `data` begins; None where it is none that a rank may compute by itself.
 
     Args:
-        kind: the name of the method.
+        model: of Keras. kind: the name of the method.
         data: arrays and tensors as the script has given them, with Nones among them.
     """
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]

@@ -260,6 +260,7 @@ def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:
     """The logs of the last step, over all ranks.
 
     Args:
+        model: whose step it was.
         logs: the last step's logs, of this rank. Entries that are results of metrics are read again from their merged
             state; others are taken as means over the batch and averaged, weighted by rows.
         averaged: what `merge` returned.

@@ -86,6 +86,7 @@ def delay(instance: Any, grads: Sequence[Any], variables: Sequence[Any], apply: 
 
     Args:
         instance: the optimizer, which gets its variables here: an update that may be skipped cannot make them.
+        grads, variables: see `shaped`.
         apply: applies averaged gradients, which are dense.
     """
     _build(instance, variables)

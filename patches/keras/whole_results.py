@@ -103,7 +103,7 @@ def always(model: Any, name: str) -> bool:
     """Whether results are whole in a step from the first one on: where no graph of it shows what it does with them.
 
     Args:
-        name: of the method that is the step.
+        model: of Keras. name: of the method that is the step.
     """
     step = getattr(type(model), name)
     # What a tf.function has traced it keeps, with tensors of the graph around it: it cannot be traced once more.

@@ -154,7 +154,7 @@ def averaged(instance: Any, gradients: Sequence[Any], variables: Sequence[Any] |
     """Gradients that an optimizer gets in a loop of the script's own, averaged where no tape has done so.
 
     Args:
-        instance: the optimizer.
+        instance: the optimizer. gradients: tensors, IndexedSlices or None.
         variables: None for those that it has trained before.
     """
     gradients = list(gradients)

@@ -67,6 +67,7 @@ def move_on(part: batch_share.StepShare, seed: tuple[int, int], size: Any) -> An
     """The counter of a draw as int64 scalar; that of the next is further on.
 
     Args:
+        part: of the step, or of the loop, in which it draws.
         seed: the op's two.
         size: int64 scalar, the numbers of the draw of the whole batch.
     """

@@ -36,7 +36,11 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def nudge(variables: Iterable[Any], step: Any) -> None:
-    """Nudge weights after a step of a loop of the script's own, also in a graph. Args: step: other each time."""
+    """Nudge weights after a step of a loop of the script's own, also in a graph.
+
+    Args:
+        variables: the weights. step: int scalar, other each time.
+    """
     for place, variable in enumerate(variables if run_state.part(recorder.Recorder).nudge else ()):
         seed = tf.stack([tf.constant(run_state.part(recorder.Recorder).nudge + 1000 * place), tf.cast(step, tf.int32)])
         random = tf.random.stateless_uniform(variable.shape, seed, -1.0, 1.0, tf.float64)
@@ -45,7 +49,11 @@ def nudge(variables: Iterable[Any], step: Any) -> None:
 
 
 def add(known: list[Any], slots: Iterable[Any], step: Any) -> None:
-    """Record what an optimizer has applied. Args: known: what it trains; step: other each time."""
+    """Record what an optimizer has applied.
+
+    Args:
+        known: what it trains. slots: its own variables. step: see `nudge`.
+    """
     own = [*known, *slots]
     names = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
     nudge(known, step)

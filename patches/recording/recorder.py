@@ -202,7 +202,11 @@ def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
 
 
 def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -> None:
-    """Record a step of a loop of the script's own. Args: weights: how many of the values are weights; slots follow."""
+    """Record a step of a loop of the script's own.
+
+    Args:
+        names: of the values. values: of all weights, then of all slots. weights: how many of them are weights.
+    """
     _of_run().steps += 1
     for kind, here in ((record.WEIGHTS, slice(weights)), (record.SLOTS, slice(weights, None))):
         _of_run().add(kind, dict(zip(names[here], values[here], strict=True)))

@@ -258,7 +258,7 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     """Run a `fit` to which ranks can come, if they can come to this job; or else one that can be taken up again.
 
     Args:
-        run: calls Keras' own; returns the History.
+        model: of Keras. run: calls Keras' own; returns the History.
     """
     if world.current().growth is None:
         return resume_fit.fit(model, run)

@@ -305,7 +305,7 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     """Run a `fit`, from where it was.
 
     Args:
-        run: calls Keras' own; returns the History.
+        model: of Keras. run: calls Keras' own; returns the History.
 
     Raises:
         MatexError: the script does not do what it did in the run that wrote the checkpoint.

@@ -121,7 +121,7 @@ class Paths:
         self._seen: dict[str, tuple[int, int, int]] = {}  # the file of rank 0's that each file was copied from
 
     def learn(self, everyone: list[str], rank: int) -> None:
-        """Take note of the paths of all ranks for the same thing. Args: rank: this one."""
+        """Take note of the paths of all ranks for the same thing, `everyone`; `rank` is this one."""
         mine, theirs = everyone[rank], everyone[0]
         if len(set(everyone)) > 1:
             self.differ = True

@@ -68,7 +68,7 @@ class Parts:
         return kept
 
     def numbered(self, part: Part, number: int) -> int:
-        """The number of one that is whole, and is put in parts now. Args: number: that it had; -1 for none."""
+        """The number of a `part` that is whole, and is put in parts now. `number` is that which it had; -1 for none."""
         if 0 <= number < len(self.every) and self.every[number]() is part:
             return number
         self.every.append(weakref.ref(part))

@@ -60,7 +60,8 @@ class Slots:
     """
 
     def __init__(self, optimizers: Sequence[Any], weights: Sequence[Any], chosen: Sequence[Any] = ()):
-        """Args: weights: the trainable variables of the model. chosen: those of its variables that lie in parts."""
+        """Args: optimizers: of the model. weights: its trainable variables. chosen: those of its variables that lie in
+        parts."""
         shapes, trained = {tuple(weight.shape) for weight in weights}, set(map(id, weights))
         held = {id(one): one for optimizer in optimizers for one in keras_lines.optimizer_variables(optimizer)}
         self._known = {

@@ -171,6 +171,7 @@ def tell(finding: Finding, what: str) -> None:
     """Say what follows from a first batch that differs.
 
     Args:
+        finding: of that.
         what: whose batches these are, such as "the data of fit".
     """
     if finding.own:

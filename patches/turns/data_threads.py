@@ -57,7 +57,11 @@ def alone(model: Any, loop: str) -> Iterator[None]:
 
 
 def plain(model: Any, kind: str) -> Any:
-    """The function that Keras makes for a loop, in a thread that is apart. Args: kind: "train", "test" or "predict"."""
+    """The function that Keras makes for a loop, in a thread that is apart.
+
+    Args:
+        model: of Keras. kind: "train", "test" or "predict".
+    """
     stand_in = _WithoutFunctions(model)
     getattr(type(model), f"make_{kind}_function")(stand_in, True)
     return getattr(stand_in, f"{kind}_function")

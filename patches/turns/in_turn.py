@@ -314,7 +314,11 @@ def flat(batch: Any, specs: list[tf.TensorSpec]) -> list[np.ndarray]:
 
 
 def pipeline(walk: Callable[[], Iterator[Part]], structure: Any) -> Any:
-    """A pipeline of the rows of walks. Args: structure: tf.TensorSpecs of a batch."""
+    """A pipeline of the rows of walks.
+
+    Args:
+        walk: begins one, which gives a rank's rows and their share. structure: tf.TensorSpecs of a batch.
+    """
     origin, nothing = np.array([0, world.current().generation]), np.array([], np.int64)
 
     def batches() -> Iterator[LocalBatch]:

@@ -21,7 +21,7 @@ def meet_after(doing: str, call: Call | None) -> None:
     """Meet when something has been done to a file that `call` has opened, such as "close"; no other place is needed.
 
     Args:
-        call: None where this rank opened it by itself.
+        doing: what has been done, in words. call: None where this rank opened it by itself.
     """
     if call is not None and callers.shared():
         once.together(Call(f"{doing} of {call.name}", call.where, call.details, call.folder))

@@ -110,7 +110,7 @@ def open_as(
     """Open a file for writing on one rank, and the likeness of one on the others.
 
     Args:
-        call: where the script does.
+        call: where the script does. path, mode: as `open` takes them.
         options: buffering, encoding, errors and newline, as `open` takes them.
         alone: opens it on a rank that is on its own.
     """

@@ -33,6 +33,7 @@ def open_file(
     """Open a file for writing; the call, or None where this rank is on its own.
 
     Args:
+        name, where, file: see `opened.call_of`. mode: as `open` takes it.
         opening: opens it under another path.
         of: gives what was opened, once it is open.
         lasts: whether the private file keeps its name until what was opened is gone: it is opened later.

@@ -51,6 +51,7 @@ def begin(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRa
     """Before the first step: rank 0 computes it alone. All ranks come here; None where it is not to be checked.
 
     Args:
+        model: which is trained.
         step: the compiled step, of a batch and the tensor of a share; None where it is not compiled.
         data: a batch, of which `share` are this rank's rows; or those rows alone.
         slices: which of its leaves have rows.

@@ -77,7 +77,7 @@ class Leaves:
         return self._tensors(leaves)
 
     def _tensors(self, leaves: Sequence[Any]) -> list[Any]:
-        return [one for leaf, (_, has_rows) in zip(leaves, self._kinds, strict=True) for one in _parts(leaf, has_rows)]
+        return [one for leaf in leaves for one in _parts(leaf)]
 
     def _packed(self, tensors: Sequence[Any]) -> Any:
         given = iter(zip(tensors, self.specs, strict=True))
@@ -97,7 +97,9 @@ def has_tensors_alone(data: Any) -> bool:
 def spec_of(data: Any, slices: Sequence[bool], is_open: bool) -> Any:
     """Specs of such batches with any number of rows.
 
-    Args: is_open: whether sparse leaves have any width too: that of the rows that a rank has need not be the batch's.
+    Args:
+        data: a batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
+        is_open: whether sparse leaves have any width too: that of a rank's rows need not be the batch's.
     """
     spec = whole_batch.spec(data, slices)
     if not is_open:
@@ -138,7 +140,7 @@ def _specs(leaf: Any, has_rows: bool) -> list[tuple[tf.TensorSpec, bool, bool]]:
     return [(leaf, has_rows, False)]
 
 
-def _parts(leaf: Any, has_rows: bool) -> list[Any]:
+def _parts(leaf: Any) -> list[Any]:
     """The tensors of a leaf of a batch, as `_specs` says. The first has an element for each row."""
     if leaf is None:
         return []

@@ -114,6 +114,7 @@ class PartitionedStep:
         """What computes batches of these columns.
 
         Args:
+            data: one of them, nested.
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
         """

@@ -59,6 +59,7 @@ class StepGraphs:
         """The step for batches of these columns.
 
         Args:
+            slices: see `row_slicing.sliceable`.
             data: one of them; `total`: its rows on all ranks.
         """
         if self._first is None:

@@ -149,12 +149,12 @@ class _State(virtual_ranks.Switch):
         if self._draws is not None:
             self._draws.leave(place)
         if self._graph is None:
-            self._add_new(place)
+            self._add_new()
         for number in self._written():
             value = self._variables[number].read()
             self._now[number] = self._wanted[place][number] = value
 
-    def _add_new(self, place: int) -> None:
+    def _add_new(self) -> None:
         """Variables of metrics that an eager step has made in its first part begin with zero."""
         if known(self._model) == self.known:
             return
@@ -212,7 +212,7 @@ class _State(virtual_ranks.Switch):
         """Let the variables have the state of the whole batch.
 
         Args:
-            logs: of each part.
+            logs: of each part. numbers: int32 (parts, 5), their shares.
             results: metrics by the id of the tensors that they gave.
 
         Returns:

@@ -22,7 +22,7 @@ def forward(op: Op) -> Ruling | None:
     label = _rows(op, (0,))
     if label is None:
         return None
-    build = _normalize(op, label) if op.attribute("is_training") else _inference
+    build = _normalize(op) if op.attribute("is_training") else _inference
     return Ruling([label] + [R] * 4, [label] + [R] * (len(op.out_shapes) - 1), build)
 
 
@@ -34,7 +34,7 @@ def backward(op: Op) -> Ruling | None:
         return None
     wants = [label, label] + [R] * (len(op.labels) - 2)
     if op.attribute("is_training"):
-        return Ruling(wants, [label, R, R, R, R], _gradient(op, label))
+        return Ruling(wants, [label, R, R, R, R], _gradient(op))
     return Ruling(wants, [label, P, P, R, R], _inference_gradient)
 
 
@@ -74,7 +74,8 @@ class _Batch:
     """
 
     def __init__(self, builder: Any, x: Any, data_format: bytes, width: int):
-        """Args: width: rows of x for each row of the batch."""
+        """Args: builder: of the step. x: `[rows, …]`, this rank's. data_format: of the op, such as b"NHWC". width: rows
+        of x for each row of the batch."""
         self._channels = 1 if data_format.startswith(b"NC") else x.shape.rank - 1
         self._rank = x.shape.rank
         self.axes = [axis for axis in range(x.shape.rank) if axis != self._channels]
@@ -89,7 +90,7 @@ class _Batch:
         return tf.reshape(vector, [-1 if axis == self._channels else 1 for axis in range(self._rank)])
 
 
-def _normalize(op: Op, label: Label) -> Any:
+def _normalize(op: Op) -> Any:
     data_format, factor = op.attribute("data_format"), op.attribute("exponential_avg_factor")
     width = op.per_row(op.shapes[0][0])  # type: ignore[index, arg-type]
 
@@ -115,7 +116,7 @@ def _normalize(op: Op, label: Label) -> Any:
     return build
 
 
-def _gradient(op: Op, label: Label) -> Any:
+def _gradient(op: Op) -> Any:
     data_format, epsilon = op.attribute("data_format"), op.attribute("epsilon")
     width = op.per_row(op.shapes[0][0])  # type: ignore[index, arg-type]
 

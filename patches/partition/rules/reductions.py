@@ -30,7 +30,7 @@ def reduce(op: Op) -> Ruling | None:
     if label.axis not in reduced:
         return Ruling([None, R], [_kept(label, reduced, op.attribute("keep_dims"))])
     if op.type == "Mean":
-        return _mean(op, label, shape, sorted(reduced))
+        return _mean(op, shape, sorted(reduced))
     if op.type not in COMBINE:
         return None
     return Ruling([None, R], [part(COMBINE[op.type])])
@@ -41,7 +41,7 @@ def _kept(label: Label, reduced: set[int], keep: bool) -> Label:
     return S(label.axis - gone, label.blocks)
 
 
-def _mean(op: Op, label: Label, shape: list[int | None], reduced: list[int]) -> Ruling | None:
+def _mean(op: Op, shape: list[int | None], reduced: list[int]) -> Ruling | None:
     """The sum of the rank's elements over the number of all ranks' elements: a part of the mean."""
     if op.op.inputs[0].dtype.is_integer:
         return None
