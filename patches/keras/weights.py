@@ -19,7 +19,7 @@ from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import distribution
 from matex_tf.patches.keras import optimizer as optimizer_hook
 from matex_tf.patches.shards import variable as in_parts
-from matex_tf.patches.shards.slots import Slots, early, split_whole, weights_to_split
+from matex_tf.patches.shards.slots import Slots, build, split_whole, weights_to_split
 from matex_tf.patches.steps.step_part import StepPart, StepRun
 
 
@@ -67,8 +67,7 @@ def into_parts(model: Any, builds: bool) -> None:
         split_whole(weight)
     optimizer = getattr(model, "optimizer", None)
     if builds and optimizer is not None and not optimizer.built and model.built:
-        with early():
-            optimizer.build(model.trainable_variables)
+        build(optimizer, model.trainable_variables)
 
 
 def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:

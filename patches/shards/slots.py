@@ -6,8 +6,7 @@ Relies on (Keras 3.3 to 3.15): `Variable._value`, private, the variable of Tenso
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,13 +24,26 @@ from matex_tf.state import run_state
 _NAMED = 5
 
 
-@contextlib.contextmanager
-def early() -> Iterator[None]:
-    """While an optimizer makes its slots: each lies in parts at once, so that all are never there whole."""
+def build(optimizer: Any, weights: Sequence[Any]) -> None:
+    """Have an optimizer make its slots before a step, each in parts at once: they are never all whole.
+
+    Keras has it do so in the first trace of the step, of which nothing is ever run: what `build` assigns to slots, such
+    as the weights, is lost. So it is here.
+
+    Args:
+        weights: the variables that it shall update.
+    """
+
+    @tf.function(autograph=False)
+    def trace() -> None:
+        if not optimizer.built:  # TensorFlow traces it again where variables are made
+            optimizer.build(weights)
+
     parts = run_state.current().part(Parts)
     parts.early = settings.current().shard != "none"
     try:
-        yield
+        with world.alone():
+            trace.get_concrete_function()
     finally:
         parts.early = False
 
@@ -39,7 +51,8 @@ def early() -> Iterator[None]:
 def made(slot: Any) -> None:
     """An optimizer has made a slot, the same on every rank."""
     if run_state.current().part(Parts).early and _is_large(_inner(slot)):
-        split_whole(slot)
+        with tf.init_scope():
+            split_whole(slot)
 
 
 def weights_to_split(chosen: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from compare import same
 
 from tests.support.cases import slots
 
-FORMS = ("own step", "own optimizer", "plain", "accumulated", "scaled", "embedding", "table")
+FORMS = ("own optimizer", "own step", "plain", "accumulated", "scaled", "embedding", "table")
 
 
 @pytest.mark.variants(1)

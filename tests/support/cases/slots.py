@@ -60,12 +60,15 @@ class Own(keras.Model):
 
 
 class Signs(keras.optimizers.Optimizer):
-    """An optimizer of one's own: a mean of signs, and a number for each row of a weight."""
+    """An optimizer of one's own: a mean of signs, and a number for each row of a weight. What it assigns as it is built
+    is lost if it is built in the first trace of a step, as Keras' `ScheduleFreeAdamW` is too."""
 
     def build(self, variables):
         super().build(variables)
         self.means = [self.add_variable_from_reference(one, "mean") for one in variables]
         self.rows = [self.add_variable(one.shape[:1], "zeros", name="rows") for one in variables]
+        for mean, variable in zip(self.means, variables, strict=True):
+            self.assign(mean, keras.ops.copy(variable))
 
     def update_step(self, gradient, variable, learning_rate):
         place = self._get_variable_index(variable)
