@@ -56,6 +56,7 @@ PATCHES = (
     ("keras.src.layers.layer", "keras.activity_regularizer"),
     ("keras.src.layers.layer", "random.not_by_row"),
     ("keras.src.layers.layer", "fit.step.one_rank_shapes"),
+    ("keras.src.layers.layer", "shards.pending"),
     ("keras.src.backend.tensorflow.nn", "keras.batch_norm"),
     ("keras.src.backend.tensorflow.ops.nn", "keras.batch_norm"),
     ("keras.src.layers.normalization.batch_normalization", "keras.batch_norm"),

@@ -103,6 +103,7 @@ GRAPHS = (
     Fact("tensorflow.python.ops.handle_data_util", "*", "copy_handle_data get_resource_handle_data _handle_data",
          "variables in a step"),
     Fact("tensorflow.python.ops.resource_variable_ops", "", "ResourceVariable", "variables in a step"),
+    Fact("tensorflow.python.ops.resource_variable_ops", "", "UninitializedVariable", "variables without a value yet"),
     Fact("tensorflow.python.ops.while_v2", "", "_get_graph", "loops in a step"),
     Fact("tensorflow.python.ops.cond_v2", "", "get_func_graphs", "branches in a step"),
     Fact("tensorflow.python.ops.array_ops", "", "unique", "indices that are distinct over ranks"),

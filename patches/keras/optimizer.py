@@ -27,7 +27,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import op_inputs, virtual_ranks
 from matex_tf.patches.common import batch_share, log_once, under_way, wrapping
-from matex_tf.patches.shards import slots
+from matex_tf.patches.shards import pending, slots
 from matex_tf.state import notes
 from matex_tf.strategies.base import Update
 from matex_tf.strategies.sync import Sync, exchange_parts
@@ -45,7 +45,11 @@ def install(module: ModuleType) -> None:
 
 
 def _add_slot(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    slot = wrapped(*args, **kwargs)
+    if settings.current().shard == "none" or len(args) > 2:
+        return wrapped(*args, **kwargs)
+    reference = args[0] if args else kwargs.get("reference_variable")
+    with pending.making(kwargs.get("initializer", "zeros"), getattr(reference, "shape", None)):
+        slot = wrapped(*args, **kwargs)
     slots.made(slot)
     return slot
 

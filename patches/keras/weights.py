@@ -18,6 +18,7 @@ from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, model_state, seeds, under_way
 from matex_tf.patches.keras import distribution
 from matex_tf.patches.keras import optimizer as optimizer_hook
+from matex_tf.patches.shards import pending
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.patches.shards.slots import Slots, build, split_whole, weights_to_split
 from matex_tf.patches.steps.step_part import StepPart, StepRun
@@ -117,8 +118,8 @@ def take_from_rank_0(variables: Sequence[Any], names: Sequence[str], what: str) 
     ranks = world.current()
     ranks.barrier(what, [_described(*one) for one in zip(variables, names, strict=True)])
     for variable in variables:
-        if in_parts.is_split(variable):
-            continue  # each rank has its own part, of what a step has left alike
+        if in_parts.is_split(variable) or pending.of(variable) is not None:
+            continue  # each rank has its own part, of what a step has left alike, or will make it
         value = np.asarray(variable.numpy())
         shared = ranks.broadcast_array(value)
         if not np.array_equal(value, shared):

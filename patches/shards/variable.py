@@ -11,7 +11,6 @@ that uses the variable, in C too; `_read_variable_op`, by which Python reads it;
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +23,8 @@ from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MatexError
 from matex_tf.patches.partition import shards
+from matex_tf.patches.shards import pending
+from matex_tf.patches.shards.drawn import Drawn
 from matex_tf.patches.shards.layout import Layout
 from matex_tf.patches.shards.serving import Parts
 from matex_tf.state import notes, run_state
@@ -46,23 +47,34 @@ class Part(notes.Inside):
 
     def __init__(self, variable: Any, name: str):
         """Args: variable: whole. name: for messages."""
-        self._name, self._handle = name, variable._handle
+        self._name, self._handle = name, variable.__dict__["_handle"]
         self.variable, self.dtype, self.shape = variable, variable.dtype, tuple(variable.shape)
         self._size = int(np.prod(self.shape))
         self.is_split, self.assigned = False, 0
         self._number = -1  # see `Parts.numbered`
-        self._make(run_state.current().part(Parts).layout())
+        later = pending.of(variable)
+        self._make(run_state.current().part(Parts).layout(), None if later is None else later.drawn)
+        if later is not None:
+            later.end()
         notes.put(variable, self)
         kind: Any = type(variable)
-        variable.__class__ = _class_in_parts(kind)
+        variable.__class__ = pending.class_with(_InParts, kind)
+        if later is not None:
+            self._hold(tf.zeros(_NOWHERE, self.dtype))
+            self.is_split = True
+            self._number = run_state.current().part(Parts).numbered(self, -1)
 
-    def _make(self, layout: Layout) -> None:
+    def _make(self, layout: Layout, drawn: Drawn | None = None) -> None:
+        """Have parts for a layout: zeros, or those of a value that is not there yet."""
         self.layout: Layout = layout
-        self.copies: list[np.ndarray] = []
-        low, high = shards.span(self._size, layout.held[0], layout.size)
+        spans = [shards.span(self._size, rank, layout.size) for rank in layout.held]
+        self.copies: list[np.ndarray] = [] if drawn is None else [_as_array(drawn.part(*one)) for one in spans[1:]]
+        low, high = spans[0]
         with tf.init_scope(), tf.device("CPU:0"):
             self.own = resource_variable_ops.ResourceVariable(
-                tf.zeros([high - low], self.dtype), trainable=False, dtype=self.dtype
+                tf.zeros([high - low], self.dtype) if drawn is None else drawn.part(low, high),
+                trainable=False,
+                dtype=self.dtype,
             )
 
     def is_current(self) -> bool:
@@ -212,11 +224,6 @@ class _InParts:
             part.assign(value)
             return self
         return super().assign(value, *args, **kwargs)  # type: ignore[misc]
-
-
-@functools.cache
-def _class_in_parts(kind: Any) -> Any:
-    return type(kind.__name__, (_InParts, kind), {})
 
 
 def of(variable: Any) -> Part | None:

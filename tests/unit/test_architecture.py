@@ -65,7 +65,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
     "patches.partition.shapes": "patches.partition patches.partition.patterns",
-    "patches.shards": "core patches.common patches.partition",
+    "patches.shards": "core patches.common patches.partition patches.partition.rules patches.partition.shapes",
     "patches.partition.patterns": "patches.partition patches.partition.shapes patches.partition.rules",
     "patches.partition.rules": "patches.partition patches.partition.shapes",
     "patches.fit.step": (

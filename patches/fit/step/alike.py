@@ -13,6 +13,7 @@ from matex_tf.core.mismatch import checksum, name_ranks
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import keras_lines, seeds
 from matex_tf.patches.keras import weights
+from matex_tf.patches.shards import pending
 from matex_tf.patches.shards import variable as in_parts
 
 #: Relative differences of sums up to this are rounding, of other machines, say; rank 0's values are taken.
@@ -28,9 +29,10 @@ def check(model: Any) -> None:
         RanksDisagree: a value is another on another rank.
     """
     of_optimizers = {id(one) for held in weights.optimizers_of(model) for one in keras_lines.optimizer_variables(held)}
+    pending.agree(variables := weights.variables_of(model))
     held: list[tuple[str, Callable[[], Any]]] = [
-        (keras_lines.path(one), one.numpy)
-        for one in weights.variables_of(model)
+        (keras_lines.path(one), functools.partial(_value, one))
+        for one in variables
         if id(one) not in of_optimizers and not seeds.is_generator_state(one) and not in_parts.is_split(one)
     ]
     for layer in model._flatten_layers():
@@ -56,6 +58,11 @@ def check(model: Any) -> None:
                 "every rank compute the same: adapt() of Keras' layers and statistics of shard.data are those of all "
                 "ranks, and shard.whole(array) has all rows (docs/data.md, Statistics)."
             )
+
+
+def _value(variable: Any) -> np.ndarray:
+    content = pending.content(variable)
+    return np.asarray(variable.numpy()) if content is None else content
 
 
 def _sums(value: np.ndarray) -> tuple[float, ...] | int:
