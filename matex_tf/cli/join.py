@@ -13,7 +13,7 @@ from pathlib import Path
 from matex_tf import features
 from matex_tf.cli import run
 from matex_tf.errors import DataError, SettingError, harmless
-from matex_tf.faults import growth
+from matex_tf.faults import growth, placement
 from matex_tf.faults.arrival import Line
 from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
@@ -107,7 +107,7 @@ def _grow(entry: registry.Entry, given: argparse.Namespace) -> int:
     ranks, failed = given.ranks or 1, 0
     try:
         line = Line(registry.connect(entry))
-        line.say({"token": entry.token, "ask": "join", "ranks": ranks, "host": given.hosts})
+        line.say({"token": entry.token, "ask": "join", "ranks": ranks, "hosts": placement.read(given.hosts)})
         for _ in range(ranks):
             said, _ = line.hear()
             print(f"matex_tf: {harmless(said['said'])}", file=sys.stderr, flush=True)

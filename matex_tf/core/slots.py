@@ -68,8 +68,12 @@ class Guard(Protocol):
     def let_go(self, leaving: Sequence[int]) -> None:
         """Go on without ranks that leave of their own will."""
 
-    def extend(self, bridge: Any) -> bool:
-        """Let a rank come, or come to others; whether it has."""
+    def extend(self, bridge: Any, leader: int = 0) -> bool:
+        """Let a rank come, or come to others; whether it has.
+
+        Args:
+            bridge, leader: see `Communicator.extend`.
+        """
 
     def leave_guests(self, everyone: Sequence[Any], why: str) -> None:
         """Leave ranks behind that have come and differ from all that began the job.

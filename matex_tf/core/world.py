@@ -21,7 +21,7 @@ import numpy as np
 from matex_tf.core.mismatch import difference, fingerprint
 from matex_tf.core.slots import Checkpoints, Exchange, Guard
 from matex_tf.core.transport import registry
-from matex_tf.core.transport.communicator import Communicator, wait
+from matex_tf.core.transport.communicator import Communicator, wait, wait_all
 from matex_tf.errors import CommunicationError, RanksDisagree, harmless
 
 #: What a rank is about to do begins with this where the others may be elsewhere, see `World.barrier_at`.
@@ -478,11 +478,11 @@ class World:
         self.first_ranks = [self.first_ranks[rank] for rank, _, _ in everyone]
         return [rank for rank, _, _ in everyone], [words for _, _, words in everyone], shared
 
-    def extend(self, bridge: Any, said: Any) -> list[Any]:
+    def extend(self, bridge: Any, said: Any, leader: int = 0) -> list[Any]:
         """Become one world with another one, of a rank that has come; every rank of both must call. Needs `can_grow`.
 
         Args:
-            bridge: see `Communicator.extend`.
+            bridge, leader: see `Communicator.extend`.
             said: what each tells the others, any picklable object.
 
         Returns:
@@ -491,9 +491,10 @@ class World:
         Raises:
             CommunicationError: a rank is gone, and nothing has changed.
         """
-        comm = self._connected.extend(bridge)
+        comm = self._connected.extend(bridge, leader)
         everyone: list[Any] = []
         with contextlib.suppress(CommunicationError):
+            _greet(comm)
             everyone = comm.allgather((self.host, self.first_ranks[self.rank], self.generation, said))
         complete = False
         with contextlib.suppress(CommunicationError):
@@ -572,6 +573,14 @@ class World:
         if self._comm is not None:
             self._comm.abort(code)
         os._exit(code)
+
+
+def _greet(comm: Communicator) -> None:
+    """Let the last rank have a connection to each other one, by whose end MPI hears of a host that is out of reach."""
+    last, nothing = comm.size - 1, np.empty(0, np.uint8)
+    others = range(last) if comm.rank == last else [last]
+    receives = [comm.irecv(nothing, other, 0) for other in others]
+    wait_all([*receives, *(comm.isend(nothing, other, 0) for other in others)])
 
 
 def _print(line: str) -> None:

@@ -64,6 +64,11 @@ class Line:
         except OSError:
             return True
 
+    def cut(self) -> None:
+        """Let nobody wait for the other side any longer; in any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
@@ -79,6 +84,7 @@ class Arrival:
 
     Attributes:
         bridge: see `Communicator.extend`.
+        place: how many ranks of the job were on this host before it.
         dealt: see `growth.Growth`, of the `fit` that was asked for last.
         log: prints a line for the user, once it has come.
     """
@@ -91,7 +97,7 @@ class Arrival:
         Raises:
             OSError: it cannot be reached any more.
         """
-        self.bridge = bridge
+        self.bridge, self.place = bridge, int(told["place"])
         self._there = False
         self.dealt: list[Any] | None = None
         self._begun: set[int] = set()

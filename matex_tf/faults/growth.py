@@ -1,9 +1,10 @@
 """Ranks that come while a job runs (`matex-tf join`): the mirror of what `transactions` does where ranks die.
 
-The first rank of the job starts each of them, as a world of its own that runs the script alone: it imports, makes the
-model, traces a step and draws the batches that the job has used, while the job trains. When it says that it is where
+A rank of the job starts each of them on its own host, as a world of its own that runs the script alone: it imports,
+makes the model, traces a step and draws the batches that the job has used, while the job trains. The first rank of the
+job says who starts one, and has a connection to it. When it says that it is where
 the job was a moment ago, the ranks of the job stop before their next step. The first one sends what a checkpoint would
-hold, by a connection of its own; the rank that comes takes it, or refuses in words. Only then do the two worlds become
+hold, by that connection; the rank that comes takes it, or refuses in words. Only then do the two worlds become
 one. So whatever goes wrong with it before costs the job nothing, and what goes wrong after that is a rank that dies:
 where a rank that has come differs from those that began the job, or has an error, it is left behind. Its first two
 steps are a trial, which has a limit of time. The `fit`s that are over it does not run: it takes what they have left.
@@ -13,25 +14,26 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from matex_tf import settings as settings_module
 from matex_tf.core.world import World
-from matex_tf.errors import CommunicationError, harmless
+from matex_tf.errors import harmless
+from matex_tf.faults import placement
 from matex_tf.faults.arrival import Line
 from matex_tf.faults.transactions import kill
 from matex_tf.settings import Settings
 
-#: Seconds in which the program of a rank that comes has joined MPI, which it does before it imports TensorFlow.
-_START_SECONDS = 90.0
+#: Seconds in which a rank of another host hears whom it shall start, which the ranks say before steps of a `fit`.
+_ORDER_SECONDS = 180.0
 #: Seconds in which a rank that comes takes what it is given: it draws a few batches, and assigns its variables.
 _SECONDS = 60.0
 #: The steps of its trial: callbacks hear of the second one from its beginning on. Seconds of what comes before and of
@@ -40,8 +42,10 @@ _TRIAL_STEPS = 2
 _TRIAL_SECONDS = 180.0
 #: Bytes of what the `fit`s that are over have left, at the most.
 _MOST_BYTES = 1 << 29
-#: What ranks that come have of the environment of the first one.
-_PASSED_ON = ("TF_", "OMP_", "KERAS_", "XLA_", "PYTHONPATH")
+#: Seconds after one was lost in which no other is started, in a job on several hosts: where one dies as the next is
+#: being started there, Open MPI 5 was seen to fail to start that, or to wait for it for ever.
+_PAUSE_SECONDS = 2.0
+_STARTER_DIED = "the rank of its host that starts it has died; try again"
 
 
 def why_not(settings: Settings) -> str:
@@ -63,7 +67,9 @@ class _Coming:
     Attributes:
         number: see `World.first_ranks`.
         asked: when it was asked for, by the monotonic clock.
-        bridge: see `Communicator.extend`; None until it has started.
+        host: where it is.
+        starter: the rank of that host which starts it, see `World.first_ranks`.
+        watch: loses it if it does not start in time.
         process: what it is to its machine, see `namespaces.process`.
         line: to it; None until it has said who it is.
         ready: the call of `fit` in which it waits for what it is given; 0 before.
@@ -73,7 +79,9 @@ class _Coming:
 
     number: int
     asked: float
-    bridge: Any = None
+    host: str = ""
+    starter: int = -1
+    watch: threading.Timer | None = None
     process: tuple[str, int, int] = ("", 0, 0)
     line: Line | None = None
     ready: int = 0
@@ -84,6 +92,8 @@ class _Coming:
     def end(self, said: str, came: bool = False) -> None:
         """It has come, or will not."""
         self.said, self.came, self.ready = said, came, 0
+        if self.watch is not None:
+            self.watch.cancel()
         if self.line is not None and not came:
             self.line.close()
         self.over.set()
@@ -98,9 +108,10 @@ class Growth:
         leaves: whether this rank was told to leave (SIGTERM): it does so after a step, and nothing is run again.
     """
 
-    def __init__(self, world: World, run: dict[str, Any]):
-        """Args: run: what the job runs, see `watching.registry.Entry`."""
-        self._world, self._run = world, run
+    def __init__(self, world: World, run: dict[str, Any], cores: Mapping[str, int] | None = None):
+        """Args: run: what the job runs, see `watching.registry.Entry`. cores: of each host."""
+        self._world, self._run, self._cores = world, run, dict(cores or {})
+        self.starter = placement.Starter(world)
         self._coming: dict[int, _Coming] = {}
         self._numbers = itertools.count(world.size)
         self._reached: dict[str, Any] = {}
@@ -113,9 +124,9 @@ class Growth:
         self._left_bytes = 0
         self._steps_to_try = 0
         self._most = settings_module.current().max_ranks
-        self._starting = threading.Lock()  # MPI starts one at a time
-        self._trial: tuple[_Coming, threading.Timer] | None = None
+        self._trial: tuple[_Coming | None, threading.Timer] | None = None  # whom this rank has in view
         self._came_at = "", 0.0, 0.0
+        self._lost_at = -math.inf
 
     def _told_to_leave(self, process: int, *_: Any) -> None:
         """SIGTERM: a second one ends this rank at once, and the first one a process that it has forked."""
@@ -176,14 +187,17 @@ class Growth:
     def _bring(self, said: dict[str, Any], line: Line) -> None:
         """Start ranks, and tell whoever wants them what comes of it."""
         coming = []
+        places = placement.Placement(self._world, self._cores, said.get("hosts") or {})
         for _ in range(int(said["ranks"])):
-            if why := self._no_room(str(said.get("host", ""))):
+            on_their_way = [one.host for one in list(self._coming.values()) if not one.over.is_set()]
+            host, why = places.next(on_their_way)
+            if why := self._no_room(len(on_their_way)) or why:
                 coming.append(_Coming(-1, time.monotonic()))
                 self._lose(coming[-1], f"a joining rank is refused: {why}")
                 continue
             while (number := next(self._numbers)) <= max(self._world.first_ranks):
                 pass
-            one = self._coming[number] = _Coming(number, time.monotonic())
+            one = self._coming[number] = _Coming(number, time.monotonic(), host, places.starter(host))
             coming.append(one)
             threading.Thread(target=self._start, args=(one,), daemon=True).start()
         try:
@@ -194,36 +208,80 @@ class Growth:
         except OSError:
             pass  # nobody waits for it any more
 
-    def _no_room(self, host: str) -> str:
-        """Why no other rank is started, in words; empty where one is. Args: host: where it would be."""
-        if host or len(self._world.nodes) > 1:  # Open MPI 5 was seen to end ranks of the job
-            return "ranks come to a job on one host, and to that host (no --hosts)"
-        expected = self._world.size + sum(not one.over.is_set() for one in self._coming.values())
-        return f"the job has --max-ranks {self._most}" if 0 < self._most <= expected else ""
+    def _no_room(self, coming: int) -> str:
+        """Why no other rank is started, in words; empty where one is. Args: coming: how many are on their way."""
+        return f"the job has --max-ranks {self._most}" if 0 < self._most <= self._world.size + coming else ""
+
+    @property
+    def _own(self) -> int:
+        return self._world.first_ranks[self._world.rank]
 
     def _start(self, one: _Coming) -> None:
-        environ = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+        if len(self._world.nodes) > 1:
+            time.sleep(max(0.0, self._lost_at + _PAUSE_SECONDS - time.monotonic()))
+        before = [other for other in list(self._coming.values()) if other.host == one.host and not other.over.is_set()]
+        place = self._world.hosts.count(one.host) + before.index(one)
         told = {
-            **{"run": self._run, "number": one.number, "founders": self._world.founders, "environ": environ},
-            **{"path": sys.path[1:], **self._reached},
+            **{"run": self._run, "number": one.number, "founders": self._world.founders},
+            **{"cores": self._cores, "place": place, **self._reached},
         }
-        if not self._starting.acquire(timeout=_START_SECONDS):
-            return self._lose(
-                one, "a joining rank is refused: an earlier one has not started yet, or has died; try again"
-            )
-        watch = threading.Timer(_START_SECONDS, self._late, (one,))
+        if one.starter != self._own:
+            late = f"is refused: the job has not come to a step of a fit, and ranks on {one.host} start at one"
+            self._watch(one, _ORDER_SECONDS, late)
+            self.starter.ask_another(one.starter, told)
+        elif why := self.starter.start(told, lambda: self._watch_start(one)):
+            self._lose(one, why)
+
+    def _watch(self, one: _Coming, seconds: float, late: str) -> None:
+        """Lose one in so many seconds if it has not said who it is. Args: late: why, in words."""
+        if one.watch is not None:
+            one.watch.cancel()
+        one.watch = threading.Timer(seconds, self._lose, (one, f"a joining rank {late}"))
+        one.watch.daemon = True
+        one.watch.start()
+
+    def _watch_start(self, one: _Coming) -> None:
+        """Open MPI waits for ever for a program that dies as it starts."""
+        seconds = placement.START_SECONDS
+        self._watch(one, seconds, f"did not start within {seconds:.0f} s, or died before")
+
+    def told(self, said: Sequence[dict[str, Any]]) -> None:
+        """What all ranks have told one another, see `Starter.tells`."""
+        for words in said:
+            if words.get("by") == self._own:
+                self.starter.start_for_another(words["told"])
+            one = self._coming.get(words["start"])
+            if one is None or one.over.is_set():
+                continue
+            if "failed" in words:
+                self._lose(one, words["failed"])
+            elif one.starter not in self._world.first_ranks:
+                self._lose(one, f"a joining rank is refused: {_STARTER_DIED}")
+            else:
+                self._watch_start(one)
+
+    def bridge_to(self, number: int, starter: int, process: tuple[str, int, int]) -> tuple[Any, int]:
+        """What `World.extend` wants of a rank that is let in: the bridge, where this rank has it, and which one does.
+
+        Args:
+            number, starter, process: see `_Coming`. Whoever has the bridge kills it if its trial takes too long.
+
+        Returns:
+            The bridge or None, and a rank; -1 where that one has died.
+        """
+        bridge, first = self.starter.bridges.pop(number, None), self._world.first_ranks
+        if bridge is not None and (self._trial is None or self._trial[0] is None):
+            self._begin_trial(None, lambda: kill(process))
+        return bridge, first.index(starter) if starter in first else -1
+
+    def _begin_trial(self, one: _Coming | None, end: Callable[[], None]) -> None:
+        seconds = float(os.environ.get("MATEX_TEST_TRIAL_SECONDS", _TRIAL_SECONDS))
+        if self._trial is not None:
+            self._trial[1].cancel()
+        watch = threading.Timer(seconds, end)
         watch.daemon = True
         watch.start()
-        try:
-            one.bridge = self._world.start([sys.executable, "-m", "matex_tf.job.newcomer"], told)
-        except CommunicationError as error:
-            self._lose(one, f"a joining rank cannot be started: {error}")
-        watch.cancel()
-        self._starting.release()
-
-    def _late(self, one: _Coming) -> None:
-        """Open MPI waits for ever for a program that dies as it starts."""
-        self._lose(one, f"a joining rank did not start within {_START_SECONDS:.0f} s, or died before")
+        self._trial, self.left_because, self._steps_to_try = (one, watch), "", _TRIAL_STEPS
 
     def _hear(self, said: dict[str, Any], line: Line) -> None:
         """A rank that comes: where is the job?"""
@@ -233,6 +291,8 @@ class Growth:
             return
         host, namespace, number = said["process"]
         one.line, one.process = line, (host, namespace, number)
+        if one.watch is not None:
+            one.watch.cancel()
         self._listen(one)
 
     def _listen(self, one: _Coming, over: int = 0) -> None:
@@ -261,6 +321,7 @@ class Growth:
 
     def _lose(self, one: _Coming, why: str) -> None:
         why = harmless(why)
+        self._lost_at = time.monotonic()
         self._world.log(why)
         one.end(why)
 
@@ -273,17 +334,15 @@ class Growth:
             state: gives all that a training has changed.
         """
         one = self.ready
-        if one is None or one.line is None or one.bridge is None:
+        if one is None or one.line is None:
             return None
+        if one.starter not in self._world.first_ranks:
+            why_not = _STARTER_DIED
         if why_not:
             self._lose(one, f"a joining rank is refused: {why_not}")
             return None
-        seconds = float(os.environ.get("MATEX_TEST_TRIAL_SECONDS", _TRIAL_SECONDS))
-        watch = threading.Timer(seconds, kill, (one.process,))
-        watch.daemon = True
-        watch.start()
         one.ready = 0
-        self._trial, self.left_because = (one, watch), ""
+        self._begin_trial(one, functools.partial(_give_up, one.process, one.line))
         try:
             one.line.say(place, state())
             said = one.line.hear(_SECONDS)[0]
@@ -305,12 +364,17 @@ class Growth:
     def _end_trial(self) -> None:
         assert self._trial is not None
         one, watch = self._trial
+        if one is None:  # the first rank says how it went
+            if self._steps_to_try <= 0 or self._at is None:
+                self._trial = None
+                watch.cancel()
+            return None
         world, (where, waited, after) = self._world, self._came_at
         if one.number not in world.first_ranks:
             return self._fail(
                 f"had to leave: {self.left_because}" if self.left_because else "has died in its first steps"
             )
-        if self._steps_to_try and self._at is not None:
+        if self._steps_to_try > 0 and self._at is not None:
             return None
         self._trial = None
         watch.cancel()
@@ -325,5 +389,12 @@ class Growth:
         assert self._trial is not None
         (one, watch), self._trial = self._trial, None
         watch.cancel()
+        assert one is not None
         self._lose(one, f"a joining rank {how}")
         kill(one.process)  # it may hang
+
+
+def _give_up(process: tuple[str, int, int], line: Line) -> None:
+    """End a rank that may hang, where this one can, and do not wait for it."""
+    kill(process)
+    line.cut()

@@ -22,15 +22,19 @@ import os
 import selectors
 import socket
 import struct
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from matex_tf.core import starting
 from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
-from matex_tf.faults.peer_sockets import PeerSocket, connect
+from matex_tf.faults.peer_sockets import PeerSocket, connect, inodes
 
 #: Seconds in which the news of an end arrive from a host that can be reached.
 ANSWER_SECONDS = 2.0
+#: Seconds of silence after which MPI takes a rank for dead, as `launch.ulfm` has told it; where it has not, so many.
+_SILENCE, _SILENCE_SECONDS = "OMPI_MCA_mpi_ft_detector_timeout", 10.0
 
 
 class LivenessProbe:
@@ -41,7 +45,6 @@ class LivenessProbe:
         everyone = world.allgather((world.host, addresses()), "tell how they can be reached")
         self._known = [_own(host, known, everyone) for host, known in everyone]
         self._lines = connect(world, self._known)
-        self._inodes = {os.fstat(line.socket.fileno()).st_ino for line in self._lines if line}
 
     def keep(self, survivors: Sequence[int]) -> None:
         """Number the ranks anew. Args: survivors: their former numbers, in order."""
@@ -55,6 +58,36 @@ class LivenessProbe:
     def addresses(self, rank: int) -> list[str]:
         """The addresses of the host of a rank."""
         return self._known[rank]
+
+    def notice_silence(self, came: Sequence[bool], own: int) -> None:
+        """From now on find out which hosts fall silent, and end all connections to them, by which MPI hears of it.
+
+        MPI itself listens for the heartbeats of those alone that have begun the job with a rank, so this is done where
+        one of the two has come later.
+
+        Args:
+            came: whether each rank has come later.
+            own: this rank.
+        """
+        seconds = float(starting.given(_SILENCE) or _SILENCE_SECONDS)
+        lines = {}
+        for rank, line in enumerate(self._lines):
+            if line is not None and (came[rank] or came[own]):
+                line.ask_host(seconds)
+                lines[line] = self._known[rank]
+        threading.Thread(target=self._notice, args=(lines,), name="matex_tf silence", daemon=True).start()
+
+    def _notice(self, lines: Mapping[PeerSocket, Sequence[str]]) -> None:
+        with selectors.DefaultSelector() as waiting:
+            for line in lines:
+                waiting.register(line.socket, selectors.EVENT_READ, line)
+            while waiting.get_map():
+                for key, _ in waiting.select():
+                    key.data.look()
+                    if not key.data.open:
+                        waiting.unregister(key.fileobj)
+                    if key.data.silent:
+                        self.stop_listening(lines[key.data])
 
     def take_back(self) -> None:
         """Let nothing that this process has sent, and that is still under way, arrive once it has ended.
@@ -75,10 +108,11 @@ class LivenessProbe:
                     line.shutdown(socket.SHUT_RDWR)
 
     def _others(self) -> Iterator[socket.socket]:
-        """The TCP sockets of this process but for those of here, whoever has opened them."""
+        """The TCP sockets of this process but for such lines, of this probe and of others, whoever has opened them."""
+        lines = inodes()
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-                mine = os.fstat(descriptor).st_ino in self._inodes
+                mine = os.fstat(descriptor).st_ino in lines
                 if not mine and line.family == socket.AF_INET and line.type == socket.SOCK_STREAM:
                     yield line
 

@@ -6,9 +6,11 @@ See `matex_tf.faults.liveness` for what they are good for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Sequence
 
@@ -21,6 +23,9 @@ SETUP_SECONDS = 5.0
 #: How many more than there are ranks may have connected and not said who they are; the oldest of others are dropped.
 _STRANGERS = 16
 
+#: What TCP says of a host that does not answer, or that the network does not find.
+_SILENCE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+
 _TOKEN_BYTES = 16
 _RANK_BYTES = 4
 _CHOSEN = b"1"
@@ -32,24 +37,44 @@ class PeerSocket:
     Attributes:
         open: whether nothing has come of it yet.
         ended: whether the process at its other end is gone.
+        silent: whether its host has not answered, see `ask_host`.
     """
 
     def __init__(self, connection: socket.socket):
         self.socket = connection
         self.open = True
-        self.ended = False
+        self.ended = self.silent = False
+        self._looking = threading.Lock()
         notes.put(self, _Open())
 
     def look(self) -> None:
         """See what has come of it."""
-        try:
-            said = self.socket.recv(1)
-        except BlockingIOError:
-            return
-        except OSError:  # broken off, by whomever: after the first such error TCP says that it has ended
-            self.open = False
-            return
-        self.open, self.ended = False, not said
+        with self._looking:
+            if not self.open:
+                return
+            try:
+                said = self.socket.recv(1)
+            except BlockingIOError:
+                return
+            except OSError as error:  # broken off, by whomever: after the first such error TCP says that it has ended
+                self.open, self.silent = False, error.errno in _SILENCE
+                return
+            self.open, self.ended = False, not said
+
+    def ask_host(self, seconds: float) -> None:
+        """Have the kernel ask that of the other end whether it is there, and break off if it is silent for so long."""
+        each = max(1, round(seconds / 10))
+        for name, value in (
+            *((socket.TCP_KEEPIDLE, max(1, round(seconds / 2))), (socket.TCP_KEEPINTVL, each)),
+            (socket.TCP_KEEPCNT, max(1, round(seconds / 2 / each))),
+        ):
+            self.socket.setsockopt(socket.IPPROTO_TCP, name, value)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def inodes() -> set[int]:
+    """Of all that are open in this process."""
+    return {os.fstat(line.socket.fileno()).st_ino for line in notes.having(_Open) if line.socket.fileno() >= 0}
 
 
 class _Open:

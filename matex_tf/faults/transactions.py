@@ -127,24 +127,25 @@ class TransactionGuard:
             self._vain = 0
             return result, committed
 
-    def extend(self, bridge: Any) -> bool:
+    def extend(self, bridge: Any, leader: int = 0) -> bool:
         """Let a rank come, or come to others; whether it has. Every rank of both worlds must call, in no transaction.
 
         Args:
-            bridge: see `Communicator.extend`.
+            bridge, leader: see `Communicator.extend`.
         """
         world = self._world
         try:
-            said = world.extend(bridge, (self._completed, namespaces.process()))
+            said = world.extend(bridge, (self._completed, namespaces.process()), leader)
         except CommunicationError:
             if world.arrival is None:
                 self._recover()  # the others wait there, or will
             return False
         self._completed, self._last, self._vain = max(count for count, _ in said), None, 0
         self._processes = [process for _, process in said]
-        if len(world.nodes) > 1:
-            self._former.append(self._reach)  # whose lines must not be closed
-            self._reach = liveness.LivenessProbe(world)
+        self._former.append(self._reach)  # whose lines must not be closed
+        self._reach = liveness.LivenessProbe(world) if len(world.nodes) > 1 else None
+        if self._reach is not None:
+            self._reach.notice_silence([first >= world.founders for first in world.first_ranks], world.rank)
         return True
 
     def let_go(self, leaving: Sequence[int]) -> None:

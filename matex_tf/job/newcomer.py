@@ -31,7 +31,10 @@ def main() -> None:
     lifetime.end_with_launcher()
     sign.take()
     world, bridge, told = world_module.arrive()
-    arrival = Arrival(told, bridge)
+    try:
+        arrival = Arrival(told, bridge)
+    except OSError:  # the first rank has died meanwhile
+        os.kill(os.getpid(), signal.SIGKILL)
     try:
         given = told["run"]
         os.environ.update(told["environ"])
@@ -39,7 +42,7 @@ def main() -> None:
         world.first_ranks, world.founders = [told["number"]], told["founders"]
         vars(os)["_exit"] = _killed(os.getpid(), os._exit)
         world.log = lambda line: None  # what there is to say the job has said
-        world.arrival, world.growth = arrival, Growth(world, given)
+        world.arrival, world.growth = arrival, Growth(world, given, told["cores"])
         if mounts.refused:
             raise MatexError(f"it can have no layer of its own, and would write files once more ({mounts.refused}).")
         job = {name: text for name, text in given["settings"].items() if name not in _OF_THE_JOB}

@@ -356,7 +356,7 @@ def set_gpus(world: World) -> str:
     devices = resources.gpus()
     if len(devices) < 2:
         return ""
-    place = world.local_rank if world.arrival is None else world.first_ranks[0]
+    place = world.local_rank if world.arrival is None else world.arrival.place
     os.environ["CUDA_VISIBLE_DEVICES"] = resources.gpu_of(place, devices)
     return os.environ["CUDA_VISIBLE_DEVICES"]
 

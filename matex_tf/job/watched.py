@@ -55,6 +55,7 @@ def begin(world: World, settings: Settings, target: Target, seed: int, counts: m
     given = {one.name: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
     run = {"words": target.words, "directory": os.getcwd(), "settings": given, "seed": seed}
     if world.can_grow and not why_not(settings):
-        world.growth = Growth(world, run)
+        cores = dict(world.allgather((world.host, resources.cores().physical), "tell how many cores there are"))
+        world.growth = Growth(world, run, cores)
     script = os.path.basename(target.name)
     return Reporter(world, counts, script, settings, resources.in_batch_system(), shown, run)

@@ -69,12 +69,14 @@ class Questions(Clock):
 
     def _meet(self, answer: tuple[int, int] | None) -> tuple[int, int]:
         ranks = world.current()
-        said = ranks.allgather((ranks.growth.leaves, answer), "ask who comes and leaves")
-        self.leaving = [rank for rank, (leaves, _) in enumerate(said) if leaves]
+        own = ranks.growth.leaves, answer, ranks.growth.starter.tells()
+        said = ranks.allgather(own, "ask who comes and leaves")
+        ranks.growth.told([words for _, _, told in said for words in told])
+        self.leaving = [rank for rank, (leaves, _, _) in enumerate(said) if leaves]
         if len(self.leaving) == ranks.size:
             os.kill(os.getpid(), signal.SIGTERM)  # which ends it now: the job was told to end
         # Where rank 0 dies here nobody has an answer, and the next one is asked before the next step.
-        now, wait = next((answer for _, answer in said if answer is not None), (Due.NOTHING.value, 1))
+        now, wait = next((answer for _, answer, _ in said if answer is not None), (Due.NOTHING.value, 1))
         return (Due.SAVE.value if self.leaving else now), wait
 
     def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
@@ -163,10 +165,12 @@ class GrowingFit(resume_fit.Fit):
         if ranks.rank == 0:
             assert taken is not None
             one = ranks.growth.hand_over(self._why_not(), self._words(place), self._state(taken))
-        if not ranks.broadcast(one is not None, "see whether a rank has come"):
+        who = ranks.broadcast(one and (one.number, one.starter, one.process), "see whether a rank has come")
+        if who is None:
             return
         run_state.current().part(Parts).join()
-        came = ranks.guard.extend(one.bridge if one is not None else None)
+        bridge, leader = ranks.growth.bridge_to(*who)
+        came = leader >= 0 and ranks.guard.extend(bridge, leader)
         if came:
             self._begin_anew()
         if one is not None:

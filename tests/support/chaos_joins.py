@@ -27,6 +27,8 @@ import json, os, sys, time
 import keras, numpy as np, tensorflow as tf, matex_tf
 from matex_tf.core.row_partition import Interleaving
 
+if os.path.exists("dies") and matex_tf.size() == 1:
+    os.kill(os.getpid(), 9)
 keras.utils.set_random_seed(3)
 keras.backend.set_floatx("float64")
 kind, epochs = sys.argv[1], int(sys.argv[2])

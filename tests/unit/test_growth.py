@@ -12,7 +12,8 @@ import pytest
 from matex_tf import settings
 from matex_tf.core import world as world_module
 from matex_tf.core.world import World
-from matex_tf.faults import growth
+from matex_tf.errors import CommunicationError
+from matex_tf.faults import growth, placement
 from matex_tf.faults.arrival import Line
 from matex_tf.job import layered
 from matex_tf.patches.recovery.checkpoint_timer import Due
@@ -33,21 +34,50 @@ def grows(monkeypatch):
     signal.signal(signal.SIGTERM, handler)
 
 
-def asked(made, ranks, host=""):
+def asked(made, ranks, **hosts):
     """What is answered to whoever wants ranks."""
     here, there = socket.socketpair()
-    made._bring({"ranks": ranks, "host": host}, Line(there))
+    made._bring({"ranks": ranks, "hosts": hosts}, Line(there))
     with here, here.makefile("rb") as file:
         return [json.loads(file.readline()) for _ in range(ranks)]
 
 
-def test_one_host(grows):
-    """To other hosts ranks do not come: Open MPI was seen to end ranks of the job."""
+def test_where_ranks_come(grows, monkeypatch):
+    """To the host with the fewest ranks for each core, of those that are named; a rank of that host starts them."""
     made, world, said = grows
-    assert asked(made, 1)[0]["came"]
-    assert "on one host" in asked(made, 1, "h2")[0]["said"]
-    world.nodes = [[0], [1]]
-    assert not asked(made, 1)[0]["came"] and "on one host" in said[-1]
+    world.nodes, world.hosts, world.first_ranks = [[0, 2], [1]], ["h1", "h2.example", "h1"], [0, 3, 4]
+    made._cores = {"h1": 4, "h2.example": 4}
+    started = []
+    monkeypatch.setattr(made, "_start", lambda one: started.append((one.host, one.starter)) or one.end("", came=True))
+    for hosts, where in (({}, ("h2.example", 3)), ({"h1": 0}, ("h1", 0)), ({"h2": 1}, ("h2.example", 3))):
+        assert asked(made, 1, **hosts)[0]["came"] and started[-1] == where
+    assert "the hosts of the job (h1, h2.example), not to others" in asked(made, 1, h3=0)[0]["said"]
+    assert [one["came"] for one in asked(made, 2, h2=1)] == [True, False] and "no more room" in said[-1]
+    assert placement.read("h1:2,me@h2,h1:1") == {"h1": 3, "h2": 0} and placement.read("") == {}
+
+
+def test_another_host(grows, monkeypatch):
+    """The rank that starts one is told so where all ranks ask one another, and what goes wrong comes back."""
+    made, world, said = grows
+    monkeypatch.undo()
+    world.nodes, world.hosts, world.first_ranks = [[0], [1]], ["h1", "h2"], [0, 1]
+    here, there = socket.socketpair()
+    brings = threading.Thread(target=made._bring, args=({"ranks": 1, "hosts": {"h2": 0}}, Line(there)))
+    brings.start()
+    while not (told := made.starter.tells()):
+        pass
+    made.told(told)
+    other = growth.Growth(World(), {})
+    other._world.first_ranks = [1]
+    other._world.start = lambda words, told: (_ for _ in ()).throw(CommunicationError("no room"))
+    other.told(told)
+    while not (failed := other.starter.tells()):
+        pass
+    made.told(failed)
+    with here, here.makefile("rb") as file:
+        assert json.loads(file.readline())["said"] == "a joining rank cannot be started: no room"
+    brings.join()
+    assert made.bridge_to(7, 5, ("", 0, 0)) == (None, -1) and made.bridge_to(7, 1, ("", 0, 0)) == (None, 1)
 
 
 def test_most_ranks(monkeypatch):
@@ -75,7 +105,7 @@ def test_the_same_rows_on_other_threads():
 def test_dies_as_it_starts(monkeypatch):
     """Open MPI waits for it for ever: whoever wants ranks does not."""
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests before may have left another one
-    monkeypatch.setattr(growth, "_START_SECONDS", 0.05)
+    monkeypatch.setattr(placement, "START_SECONDS", 0.05)
     world, waits = World(), threading.Event()
     world.log, world.start = lambda line: None, lambda words, told: waits.wait()
     made = growth.Growth(world, {})
@@ -99,10 +129,11 @@ def test_files_of_ranks_that_have_come():
 
 def test_rank_0_dies_as_ranks_ask(monkeypatch):
     """Nobody has an answer then: the next rank 0 is asked before the next step."""
-    world = SimpleNamespace(rank=0, size=2, growth=SimpleNamespace(leaves=False))
+    growing = SimpleNamespace(leaves=False, starter=SimpleNamespace(tells=list), told=lambda said: None)
+    world = SimpleNamespace(rank=0, size=2, growth=growing)
     monkeypatch.setattr(world_module, "current", lambda: world)
     for answers, meant in (([None, None], (Due.NOTHING.value, 1)), ([(Due.SAVE.value, 4), None], (Due.SAVE.value, 4))):
-        world.allgather = lambda said, what, answers=answers: [(False, answer) for answer in answers]
+        world.allgather = lambda said, what, answers=answers: [(False, answer, []) for answer in answers]
         assert Questions()._meet(None) == meant
 
 

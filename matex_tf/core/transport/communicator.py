@@ -228,11 +228,12 @@ class Communicator(ABC):
         """
         raise CommunicationError(f"{type(self).__name__} cannot start a rank.")
 
-    def extend(self, bridge: Any) -> Communicator:
+    def extend(self, bridge: Any, leader: int = 0) -> Communicator:
         """A communicator of the ranks of this one and of another one, whose numbers follow. Collective over both.
 
         Args:
-            bridge: between the two, on the first rank of this one and on that which has arrived; None on others.
+            bridge: between the two, on a rank of this one and on that which has arrived; None on others.
+            leader: the rank of this one that has it.
         """
         raise CommunicationError(f"{type(self).__name__} cannot take in a rank.")
 

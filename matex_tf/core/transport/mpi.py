@@ -241,7 +241,10 @@ class MpiCommunicator(Communicator):
 
     @_ours
     def start(self, words: Sequence[str], told: Any) -> MPI.Intracomm:
-        how = MPI.Info.Create({"map_by": ":OVERSUBSCRIBE", "bind_to": "none"})
+        # On this host: where the two have two daemons of PRRTE 3.0, these exchange what they know of them, and one has
+        # been seen to crash in that (`connect_release` clears the second of one element), and the job with it.
+        here = MPI.Get_processor_name()
+        how = MPI.Info.Create({"host": here, "map_by": ":OVERSUBSCRIBE", "bind_to": "none"})
         for name, value in run_state.part(
             starting.Hidden
         ).items():  # parameters of Open MPI, which it reads again, and hands on
@@ -251,10 +254,10 @@ class MpiCommunicator(Communicator):
         return bridge
 
     @_ours
-    def extend(self, bridge: MPI.Intracomm | None) -> MpiCommunicator:
+    def extend(self, bridge: MPI.Intracomm | None, leader: int = 0) -> MpiCommunicator:
         comes = bridge is not None and bridge.Get_rank() == 1
-        own, leader = MPI.Intracomm(self._comm), 0 if comes else 1
-        between = self._all(lambda: own.Create_intercomm(0, bridge or MPI.COMM_SELF, leader, _GROWTH))
+        own, other = MPI.Intracomm(self._comm), 0 if comes else 1
+        between = self._all(lambda: own.Create_intercomm(leader, bridge or MPI.COMM_SELF, other, _GROWTH))
         return MpiCommunicator(self._all(lambda: between.Merge(high=comes), self._comm, between))
 
     def _all(self, make: Callable[[], MPI.Comm], *waited_in: MPI.Comm) -> Any:

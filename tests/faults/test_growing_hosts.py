@@ -1,0 +1,127 @@
+"""Ranks that come to a job on several hosts (`matex-tf join`), emulated by benchmarks/hosts.py."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import chaos_joins
+import numpy as np
+import pytest
+from jobs import LAUNCHER, Job
+
+from benchmarks.hosts import Hosts, unavailable
+
+needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
+pytestmark = [needs_hosts, pytest.mark.timeout(400)]
+
+
+class Growing:
+    """A job of two ranks on two hosts, of several."""
+
+    def __init__(self, hosts, folder, kind, *flags):
+        (folder / "train.py").write_text(chaos_joins.SCRIPT)
+        (folder / "state").mkdir(mode=0o700)
+        self.hosts, self.folder, self.kind = hosts, folder, kind
+        words = ["run", "-n", "2", "--hosts", "h1:1,h2:1", "--faults", "shrink", "--seed", "1"]
+        words += ["--watch-dir", str(folder / "state"), *flags, "train.py", kind, "1000"]
+        environ = {"TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **hosts.environ}
+        self.job = Job([*hosts.on(folder=folder), LAUNCHER, *words], folder, **environ)
+        limit = time.monotonic() + 200
+        while not (folder / "begun").exists():
+            assert time.monotonic() < limit and self.job.process.poll() is None, self.job.end(1)
+            time.sleep(0.05)
+
+    def join(self, *flags):
+        """What `matex-tf join` has come to."""
+        file = next((self.folder / "state" / "matex_tf" / "jobs").glob("*.json"))
+        return Job([*self.hosts.on(folder=self.folder), LAUNCHER, "join", str(file), *flags], self.folder).end(300)
+
+    def ranks(self, host, which="-m matex_tf"):
+        """The processes of ranks on a host, those that have come too."""
+        return [pid for pid, command in self.hosts.processes(host).items() if which in command]
+
+    def guests(self, host):
+        """The processes of ranks that have come, on a host."""
+        return self.ranks(host, "-m matex_tf.job.newcomer")
+
+    def end(self, *cut):
+        """Let it end: it has the answer of one rank. What it has said, and the ranks of each epoch.
+
+        Args:
+            cut: hosts whose cable was pulled.
+        """
+        (self.folder / "over").touch()
+        self.job.process.wait(200)
+        for host in cut:  # its prted cannot hear of the end, and holds the output open
+            self.hosts.kill(host)
+        ended = self.job.end(60)
+        assert ended.code == 0, ended
+        grown = json.loads((self.folder / "result").read_text())
+        words = ["-m", "matex_tf", "--seed", "1", "train.py", self.kind, str(len(grown["epochs"]))]
+        assert Job([sys.executable, *words], self.folder).end(200).code == 0
+        alone = json.loads((self.folder / "result").read_text())
+        for what in ("epochs", "evaluate"):
+            np.testing.assert_allclose(grown[what], alone[what], rtol=1e-8, atol=1e-10)
+        return ended.err, grown["sizes"]
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Starts a job, with so many hosts there."""
+    jobs = []
+
+    def start(count, *words):
+        jobs.append((hosts := Hosts(count)).__enter__())
+        jobs.append(growing := Growing(hosts, tmp_path, *words))
+        return growing
+
+    yield start
+    for one in reversed(jobs):
+        one.__exit__() if isinstance(one, Hosts) else one.job.stop()
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["arrays", "later fit", "tf.data", "DataSet 2"])
+def test_comes_and_dies(begin, kind):
+    """One comes to each host, and one of them dies: nothing is used twice or left out."""
+    growing = begin(2, kind)
+    came = growing.join("-n", "2")
+    assert came.code == 0, (came, growing.job.end(1))
+    assert "a rank on h1 has joined" in came.err and "a rank on h2 has joined, and 4 ranks" in came.err
+    [guest] = growing.guests("h2")
+    os.kill(guest, signal.SIGKILL)
+    said, sizes = growing.end()
+    assert "on h2 died in" in said and sizes[-1] == 3, (said, sizes)
+
+
+@pytest.mark.variants(0)
+def test_falls_silent(begin):
+    """A host is out of reach, with one that has come: MPI listens for heartbeats of those alone that began."""
+    growing = begin(2, "arrays", "--stall-abort-seconds", "12")
+    assert growing.join("-n", "2").code == 0
+    growing.hosts.unplug("h2")
+    limit = time.monotonic() + 60
+    while growing.ranks("h2"):  # they end, as the others go on
+        assert time.monotonic() < limit, growing.ranks("h2")
+        time.sleep(0.1)
+    said, sizes = growing.end("h2")
+    assert sizes[-1] == 2 and "2 ranks continue" in said, (said, sizes)
+
+
+@pytest.mark.variants(0)
+def test_where_it_comes(begin, tmp_path):
+    """To hosts that are named; not to another one. What goes wrong with it before costs the job nothing."""
+    growing = begin(3, "later fit")
+    refused = growing.join("-n", "1", "--hosts", "h3")
+    assert refused.code == 1 and "ranks come to the hosts of the job (h1, h2), not to others" in refused.err, refused
+    (tmp_path / "dies").touch()
+    refused = growing.join("-n", "1", "--hosts", "h2")
+    assert refused.code == 1 and "a joining rank has died before it took part" in refused.err, refused
+    (tmp_path / "dies").unlink()
+    came = growing.join("-n", "3", "--hosts", "h2:2")
+    assert came.code == 1 and "--hosts has no more room" in came.err, came
+    assert came.err.count("a rank on h2 has joined") == 2 and "4 ranks continue" in came.err, came
+    said, sizes = growing.end()
+    assert sizes[-1] == 4 and "died in" not in said, (said, sizes)
