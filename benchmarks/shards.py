@@ -21,9 +21,14 @@ from typing import Any
 from benchmarks import launching, tables
 
 WAYS = ("none", "state", "gradients", "weights")
-MODELS = {"mlp": "MLP, Adam", "transformer": "transformer, 4 blocks, AdamW"}
+MODELS = {
+    "mlp": "MLP, Adam",
+    "transformer": "transformer, 4 blocks, AdamW",
+    "table": "table of 500,000 × 64, Adam",
+}
+_CODES, _IDS = 500_000, 8  # rows of the table, and how many of them a row of the batch names
 _WIDTH, _LENGTH, _STEPS = 1024, 32, 10  # of layers, of sequences; steps of a block
-_BATCHES = {"mlp": 64, "transformer": 16}  # rows
+_BATCHES = {"mlp": 64, "transformer": 16, "table": 256}  # rows
 
 
 def _model(name: str) -> Any:
@@ -34,6 +39,12 @@ def _model(name: str) -> Any:
         wide = [layers.Dense(_WIDTH, activation="relu") for _ in range(8)]
         model = keras.Sequential([keras.Input((_WIDTH,)), *wide, layers.Dense(10, activation="softmax")])
         model.compile(keras.optimizers.Adam(1e-4), "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+    if name == "table":
+        pooled = [layers.Embedding(_CODES, 64), layers.GlobalAveragePooling1D()]
+        body = [*pooled, layers.Dense(64, activation="relu"), layers.Dense(10, activation="softmax")]
+        model = keras.Sequential([keras.Input((_IDS,), dtype="int32"), *body])
+        model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy", jit_compile=False)
         return model
     inputs = hidden = keras.Input((_LENGTH, _WIDTH // 2))
     for _ in range(4):
@@ -99,14 +110,16 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
     first = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     first.compile("adam", "mse")
     first.fit(np.zeros((8, 4)), np.zeros(8), verbose=0)  # what is made once
+    shape = batch * _STEPS, *{"mlp": (_WIDTH,), "transformer": (_LENGTH, _WIDTH // 2), "table": (_IDS,)}[name]
+    x = random.rand(*shape).astype("float32")
+    if name == "table":  # a few ids are most of them
+        x = np.minimum(random.zipf(1.2, shape), _CODES - 1).astype("int32")
+    y = random.randint(0, 10, len(x))
     for way in ways:
         before = _resident()
+        settings.use(dataclasses.replace(settings.current(), shard=way))
         keras.utils.set_random_seed(1)
         models[way] = _model(name)
-        if way == ways[0]:
-            x = random.rand(batch * _STEPS, *models[way].input_shape[1:]).astype("float32")
-            y = random.randint(0, 10, len(x))
-            before = _resident()
         fit(way, x[: 2 * batch], y[: 2 * batch])
         slots = sum(map(variable.bytes_held, models[way].optimizer.variables))
         weights = sum(map(variable.bytes_held, models[way].variables))
