@@ -149,12 +149,17 @@ class TransactionGuard:
         return True
 
     def let_go(self, leaving: Sequence[int]) -> None:
-        """Go on without ranks that leave of their own will, between two transactions. All ranks must call."""
+        """Go on without ranks that leave of their own will, between two transactions. All ranks must call.
+
+        Args:
+            leaving: by their first numbers: a rank may have been late in hearing of it, and have gone on without them.
+        """
         world = self._world
-        if world.rank in leaving:
+        if world.first_ranks[world.rank] in leaving:
             Output.flush()
             os.kill(os.getpid(), signal.SIGKILL)  # an exit code would end the job
-        self._recover("left, as it was told to (SIGTERM)")
+        while set(leaving).intersection(world.first_ranks):
+            self._recover("left, as it was told to (SIGTERM)")
 
     def leave_guests(self, everyone: Sequence[Any], why: str) -> None:
         """Leave ranks behind that have come and differ from all that began the job. All ranks must call.

@@ -60,7 +60,7 @@ class Questions(Clock):
     """Asked before every step whether a rank waits to be let in, or leaves: they tell one another now and then.
 
     Attributes:
-        leaving: the ranks that leave now.
+        leaving: the ranks that leave now, by their first numbers.
     """
 
     def __init__(self) -> None:
@@ -69,11 +69,12 @@ class Questions(Clock):
 
     def _meet(self, answer: tuple[int, int] | None) -> tuple[int, int]:
         ranks = world.current()
-        own = ranks.growth.leaves, answer, ranks.growth.starter.tells()
+        leaves = ranks.first_ranks[ranks.rank] if ranks.growth.leaves else -1
+        own = leaves, answer, ranks.growth.starter.tells()
         said = ranks.allgather(own, "ask who comes and leaves")
         ranks.growth.told([words for _, _, told in said for words in told])
-        self.leaving = [rank for rank, (leaves, _, _) in enumerate(said) if leaves]
-        if len(self.leaving) == ranks.size:
+        self.leaving = [first for first, _, _ in said if first >= 0]
+        if len(self.leaving) == len(said):
             os.kill(os.getpid(), signal.SIGTERM)  # which ends it now: the job was told to end
         # Where rank 0 dies here nobody has an answer, and the next one is asked before the next step.
         now, wait = next((answer for _, answer, _ in said if answer is not None), (Due.NOTHING.value, 1))

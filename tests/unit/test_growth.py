@@ -130,10 +130,10 @@ def test_files_of_ranks_that_have_come():
 def test_rank_0_dies_as_ranks_ask(monkeypatch):
     """Nobody has an answer then: the next rank 0 is asked before the next step."""
     growing = SimpleNamespace(leaves=False, starter=SimpleNamespace(tells=list), told=lambda said: None)
-    world = SimpleNamespace(rank=0, size=2, growth=growing)
+    world = SimpleNamespace(rank=0, size=2, first_ranks=[0, 1], growth=growing)
     monkeypatch.setattr(world_module, "current", lambda: world)
     for answers, meant in (([None, None], (Due.NOTHING.value, 1)), ([(Due.SAVE.value, 4), None], (Due.SAVE.value, 4))):
-        world.allgather = lambda said, what, answers=answers: [(False, answer, []) for answer in answers]
+        world.allgather = lambda said, what, answers=answers: [(-1, answer, []) for answer in answers]
         assert Questions()._meet(None) == meant
 
 
