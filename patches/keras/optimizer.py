@@ -41,7 +41,7 @@ def install(module: ModuleType) -> None:
     else:
         wrapping.wrap(module, "BaseOptimizer._clip_gradients", _weigh_and_exchange)
     wrapping.method(module, "BaseOptimizer.apply", _apply)
-    wrapping.method(module, "BaseOptimizer.add_variable_from_reference", _add_slot)
+    wrapping.method(module, "BaseOptimizer.add_variable_from_reference", _add_slot, in_steps=True)
 
 
 def _add_slot(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

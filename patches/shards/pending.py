@@ -26,7 +26,8 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.shards.drawn import Drawn
-from matex_tf.state import notes
+from matex_tf.patches.shards.serving import Parts
+from matex_tf.state import notes, run_state
 
 #: Bytes from which on a variable is large.
 LARGE = 16 << 20
@@ -53,10 +54,11 @@ def making(initializer: Any, shape: Any) -> Iterator[None]:
     """
     sizes = list(shape) if isinstance(shape, (tuple, list, tf.TensorShape)) else []
     is_large = len(sizes) > 1 and None not in sizes and 8 * math.prod(sizes) >= LARGE
-    if not is_large or not tf.executing_eagerly() or not _is_repeatable(initializer):
+    is_run = tf.executing_eagerly() or run_state.current().part(Parts).early
+    if not is_large or not is_run or not _is_repeatable(initializer):
         yield
         return
-    with tf.variable_creator_scope(_make):
+    with tf.init_scope(), tf.variable_creator_scope(_make):
         yield
 
 
@@ -100,7 +102,8 @@ def _make(next_creator: Any, **kwargs: Any) -> Any:
     """A variable that Keras makes: without a value if it is large, and its value can be made in parts."""
     make: Any = kwargs.get("initial_value")
     try:
-        drawn = _drawn(make, kwargs.get("dtype")) if callable(make) else None
+        with tf.init_scope():
+            drawn = _drawn(make, kwargs.get("dtype")) if callable(make) else None
     except Exception:  # whatever it is, the initializer gives the whole value, or says what is wrong
         drawn = None
     if drawn is None:

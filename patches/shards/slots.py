@@ -15,6 +15,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import keras_lines
 from matex_tf.patches.partition import shards
+from matex_tf.patches.shards import pending
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.patches.shards.serving import Parts
 from matex_tf.patches.shards.variable import Part
@@ -50,7 +51,8 @@ def build(optimizer: Any, weights: Sequence[Any]) -> None:
 
 def made(slot: Any) -> None:
     """An optimizer has made a slot, the same on every rank."""
-    if run_state.current().part(Parts).early and _is_large(_inner(slot)):
+    is_there = tf.executing_eagerly() or pending.of(slot) is not None  # a trace gives others their values at its end
+    if is_there and run_state.current().part(Parts).early and _is_large(_inner(slot)):
         with tf.init_scope():
             split_whole(slot)
 
