@@ -67,7 +67,8 @@ def into_parts(model: Any, builds: bool) -> None:
         take_from_rank_0([weight], [keras_lines.path(weight)], "share the weights of the model")
         split_whole(weight)
     optimizer = getattr(model, "optimizer", None)
-    if builds and optimizer is not None and not optimizer.built and model.built:
+    built = all(layer.built for layer in model._flatten_layers())  # `Model.build` alone builds no layers of a subclass
+    if builds and optimizer is not None and not optimizer.built and built:
         build(optimizer, model.trainable_variables)
 
 

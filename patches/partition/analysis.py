@@ -213,7 +213,7 @@ class Plan:
                 other = {place: self._part_or_whole(op.inputs[place]) for place in better}
                 node = self._by_rule(op, [other.get(place, label) for place, label in enumerate(labels)])
                 wants = [
-                    other[place] if place in other and (want is None or other[place] == R) else want
+                    other.get(place) if want is None else want  # a part that is wanted after all stays one
                     for place, want in enumerate(node.ruling.wants)
                 ]
                 node.ruling = dataclasses.replace(node.ruling, wants=wants)

@@ -5,7 +5,7 @@ from compare import same
 
 from tests.support.cases import slots
 
-FORMS = ("own optimizer", "own step", "plain", "accumulated", "scaled", "embedding", "table")
+FORMS = ("own optimizer", "own step", "plain", "accumulated", "scaled", "embedding", "table", "subclass")
 
 
 @pytest.mark.variants(1)
@@ -31,12 +31,12 @@ def test_gradients_in_parts_and_hosts(ranks, shard, hosts):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("form", ("own step", "table", "plain", "accumulated", "scaled", "embedding"))
+@pytest.mark.parametrize("form", ("embedding", "own step", "table", "plain", "accumulated", "scaled", "subclass"))
 def test_weights_in_parts(ranks, form):
     """What is trained, evaluated, predicted, called and assigned is what ranks with whole weights have."""
     results = ranks(slots.with_weights, (3,), form=form)[3]
     for found, _, lines in results:
-        exact = form in ("plain", "scaled", "embedding", "table")  # no norm of all gradients, whose sum is over parts
+        exact = form in ("plain", "scaled", "table", "subclass")  # no norm of all gradients, whose sum is over parts
         same({1: [found["none"]], 3: [found["weights"]]}, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
         assert not [line for line in lines if "whole" in line], lines
     whole = {of for _, (_, of), _ in results}

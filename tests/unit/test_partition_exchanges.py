@@ -104,6 +104,31 @@ def test_what_is_there_already_is_not_exchanged_before(support):
     assert [tensor.dtype for tensor in plan.exchanges] == [tf.float32]
 
 
+def _of_several(x, kept):
+    """Sums over the rank's rows, of several levels, and a whole value, in one op."""
+    import tensorflow as tf
+
+    total, mean = tf.reduce_sum(x), tf.reduce_mean(x)
+    around = tf.reduce_sum(tf.abs(x - mean))  # after the first exchange
+    return tf.stack([total, around, tf.exp(mean)]), tf.add_n([total, around, tf.exp(mean)])
+
+
+def test_sums_of_several_levels(support):
+    """A sum that could wait for another one's exchange, and does not, is counted once."""
+    import tensorflow as tf
+
+    partition, _ = support
+    x = np.random.RandomState(0).rand(ROWS, 3)
+    specs = [tf.TensorSpec([None, 3], tf.float64), tf.TensorSpec([None, 3], tf.bool)]
+    ranks = partition.Ranks(
+        3, lambda rank: tf.function(_of_several).get_concrete_function(*specs), [True, True]
+    )
+    wanted = _of_several(tf.constant(x), None)
+    for got in ranks([tf.constant(x), tf.constant(x > 0)], SIZES):
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 @pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 0.5}])
 def test_accumulated_gradients_travel_with_an_update(support, clip):
     """Between updates the loss and metrics alone are exchanged; with one, sums of what each rank has accumulated."""

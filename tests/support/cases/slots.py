@@ -59,6 +59,17 @@ class Own(keras.Model):
         return {"loss": loss, "norm": norm}
 
 
+class Body(keras.Model):
+    """A model whose `build` makes no weights: its layers are built in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.last = layers.Dense(32, activation="tanh"), layers.Dense(4)
+
+    def call(self, x):
+        return self.last(self.hidden(x))
+
+
 class Signs(keras.optimizers.Optimizer):
     """An optimizer of one's own: a mean of signs, and a number for each row of a weight. What it assigns as it is built
     is lost if it is built in the first trace of a step, as Keras' `ScheduleFreeAdamW` is too."""
@@ -84,6 +95,9 @@ def _model(form):
     if form == "own step":
         model = Own()
         model(np.zeros((1, FEATURES), "float32"))
+    elif form == "subclass":
+        model = Body()
+        model.build((None, FEATURES))
     elif form in ("embedding", "table"):
         body = [
             layers.Embedding(50 if form == "embedding" else 60001, 8),
@@ -102,6 +116,7 @@ def _model(form):
         "accumulated": lambda: keras.optimizers.AdamW(0.01, gradient_accumulation_steps=2, global_clipnorm=1.0),
         "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, use_ema=True)),
         "own optimizer": lambda: Signs(0.01),
+        "embedding": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
     }.get(form, lambda: keras.optimizers.Adam(0.01))()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=None if form == "own step" else ["accuracy"])
