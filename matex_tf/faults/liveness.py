@@ -21,6 +21,7 @@ import contextlib
 import os
 import selectors
 import socket
+import stat
 import struct
 import threading
 import time
@@ -111,10 +112,13 @@ class LivenessProbe:
         """The TCP sockets of this process but for such lines, of this probe and of others, whoever has opened them."""
         lines = inodes()
         for descriptor in map(int, os.listdir("/proc/self/fd")):
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-                mine = os.fstat(descriptor).st_ino in lines
-                if not mine and line.family == socket.AF_INET and line.type == socket.SOCK_STREAM:
-                    yield line
+            with contextlib.suppress(OSError):
+                found = os.fstat(descriptor)
+                if not stat.S_ISSOCK(found.st_mode) or found.st_ino in lines:
+                    continue
+                with socket.socket(fileno=os.dup(descriptor)) as line:
+                    if line.family == socket.AF_INET and line.type == socket.SOCK_STREAM:
+                        yield line
 
 
 def alive(lines: Sequence[PeerSocket | None], seconds: float = ANSWER_SECONDS) -> list[bool]:
