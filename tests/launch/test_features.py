@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from jobs import Job
 
 from matex_tf.features import found
@@ -33,6 +34,7 @@ print(len(sys.argv) - 1, sys.modules["matex_tf"].__file__)
 """
 
 
+@pytest.mark.skipif(not found(), reason="no feature is there")
 def test_the_core_alone(tmp_path):
     """All its modules can be imported, and two ranks train as NumPy says. Commands and settings of features are
     unknown, and the rest is there."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from jobs import BIN, LAUNCHER, MEET, Job
+from there import case
 
 from matex_tf.core import starting
 from matex_tf.core.sign import Sign, Strip
@@ -465,10 +466,12 @@ def test_signal_to_the_launcher(tmp_path, number, code):
         (["trace", "x.json", "--pgn", "x.png"], "takes no --pgn x.png (did you mean --png?)"),
         (["bench", "allreduce", "--size", "1K"], "has no --size (did you mean --sizes?)"),
         (["bench", "allredcue"], "no allredcue (did you mean allreduce?)"),
-        (["plan", "--computes", "9ms"], "no flag --computes (did you mean --compute?)"),
-        (["plan", "--codek", "int8", "s.py"], "no flag --codek (did you mean --codec?)"),
-        (["horovodrun", "--timeline-file", "x", "python", "s.py"], "(did you mean --timeline-filename?)"),
-        (["horovodrun", "--num-procs", "2", "python", "s.py"], "--num-procs (did you mean --num-proc?)"),
+        case("plan", ["plan", "--computes", "9ms"], "no flag --computes (did you mean --compute?)"),
+        case("plan", ["plan", "--codek", "int8", "s.py"], "no flag --codek (did you mean --codec?)"),
+        case(
+            "horovod", ["horovodrun", "--timeline-file", "x", "python", "s.py"], "(did you mean --timeline-filename?)"
+        ),
+        case("horovod", ["horovodrun", "--num-procs", "2", "python", "s.py"], "--num-procs (did you mean --num-proc?)"),
     ],
 )
 def test_bad_command_line(words, message, capsys):
