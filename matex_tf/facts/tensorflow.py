@@ -82,7 +82,7 @@ GRAPHS = (
     Fact("tensorflow.python.framework.func_graph", "FuncGraph", "capture outer_graph _create_op_internal",
          "steps are rebuilt for rows"),
     Fact("tensorflow.python.framework.ops", "Graph",
-         "_add_function_recursive _functions", "steps are rebuilt for rows"),
+         "_get_function _add_function_recursive _functions", "steps are rebuilt for rows"),
     Fact("tensorflow.python.framework.ops", "Graph",
          "_c_graph _control_dependencies_for_inputs _record_op_seen_by_control_dependencies _apply_device_functions "
          "_colocation_stack", "ops of a step are made once more"),

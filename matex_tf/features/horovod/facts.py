@@ -8,7 +8,7 @@ FACTS = (
     Fact("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer", "inner_optimizer", "loss scales"),
     Fact("keras.src.legacy.preprocessing.image", "", "ImageDataGenerator", "served to scripts for Horovod"),
     Fact("tensorflow.python.eager.context", "Context", "call_function", "how functions are called"),
-    Fact("tensorflow.python.framework.ops", "Graph", "_get_function _get_control_flow_context",
+    Fact("tensorflow.python.framework.ops", "Graph", "_get_control_flow_context",
          "collectives in graphs of TensorFlow 1"),
     Fact("tensorflow.python.framework.ops", "Operation", "_set_attr _get_control_flow_context",
          "names of ops that exchange"),
