@@ -100,7 +100,7 @@ class PredictFunction:
     def _partitions(self, data: Any) -> bool:
         """Whether a batch that all ranks have is predicted by a partitioned step."""
         can = partitioned_step.can(self.model)
-        return can and (has_tensors_alone(data) or weights.in_parts_of(self.model) is not None)
+        return can and (has_tensors_alone(data) or weights.has_parts(self.model))
 
     def _by_all(self, data: Any, share: RowRange) -> Any:
         """What one rank predicts for a batch, which need not be row by row."""

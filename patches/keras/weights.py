@@ -47,12 +47,16 @@ def lying_in_parts(model: Any) -> list[Any]:
     return [one for one in keras_lines.variables(model) if id(one) not in metrics]
 
 
+def has_parts(model: Any) -> bool:
+    """Whether variables of a model or its optimizers shall lie in parts."""
+    return settings.current().shard != "none" or bool(lying_in_parts(model))
+
+
 def in_parts_of(model: Any) -> Slots | None:
     """The variables of a model and its optimizers that lie in parts; None for nothing."""
-    weights = lying_in_parts(model)
-    if settings.current().shard == "none" and not weights:
+    if not has_parts(model):
         return None
-    return Slots(optimizers_of(model), model.trainable_variables, weights)
+    return Slots(optimizers_of(model), model.trainable_variables, lying_in_parts(model))
 
 
 def into_parts(model: Any, builds: bool) -> None:

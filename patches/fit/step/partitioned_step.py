@@ -20,7 +20,7 @@ from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, model_state, row_slicing, xla
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
 from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
-from matex_tf.patches.keras.weights import Sums, in_parts_of
+from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
 from matex_tf.patches.partition.ranks import JOINS, Ranks
@@ -44,9 +44,7 @@ def applies(model: Any, data: Any = None) -> bool:
     notes, now = model_state.of(model), _as_compiled(model)
     if notes.whole is None or notes.whole_as != now:
         notes.whole_as = now
-        notes.whole = can(model) and (
-            has_tensors_alone(data) or first_step.has_own_code(model) or in_parts_of(model) is not None
-        )
+        notes.whole = can(model) and (has_tensors_alone(data) or first_step.has_own_code(model) or has_parts(model))
     return notes.whole
 
 

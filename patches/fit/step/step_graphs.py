@@ -115,15 +115,15 @@ class StepGraphs:
 
     def _into_parts(self) -> None:
         """Have what shall lie in parts so before the step is traced, once it was compared."""
-        model, divided = self._model, weights.lying_in_parts(self._model)
-        if divided:
+        model = self._model
+        if weights.lying_in_parts(model):
             alike.check(model)
-        if divided or settings.current().shard != "none":
+        if weights.has_parts(model):
             weights.into_parts(model, "train_step" not in vars(model) and of_keras(type(model).train_step))
 
     def _sums(self) -> weights.Sums | None:
         """The gradients that the model's optimizers accumulate, of which each rank may hold a part."""
-        if self._kind != "train" or weights.in_parts_of(self._model) is not None:
+        if self._kind != "train" or weights.has_parts(self._model):
             return None
         return weights.Sums(self._model)
 

@@ -32,6 +32,16 @@ def chosen(hosts="", **changes):
             apart.free()
 
 
+@contextlib.contextmanager
+def run_with(**chosen):
+    """The settings of a run of its own: the defaults, a seed, and what is chosen."""
+    before = settings.use(settings.Settings().changed(**{"seed": 1, "notes": False, **chosen}))
+    try:
+        yield
+    finally:
+        settings.use(before)
+
+
 def rules():
     """Optimizers with something to do before or after they apply a gradient."""
     from keras import optimizers

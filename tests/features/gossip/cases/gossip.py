@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -16,16 +16,10 @@ from matex_tf.patches.data import local_batch
 from matex_tf.patches.keras import weights
 from matex_tf.state import notes
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
+from tests.support.cases.pipe import run_with
 
-
-@contextlib.contextmanager
-def strategy(**chosen):
-    """Settings of a run by gossip."""
-    before = settings.use(settings.Settings().changed(strategy="gossip", seed=1, notes=False, **chosen))
-    try:
-        yield
-    finally:
-        settings.use(before)
+#: Settings of a run by gossip.
+strategy = functools.partial(run_with, strategy="gossip")
 
 
 class Watch(keras.callbacks.Callback):
@@ -213,16 +207,13 @@ def digits(name="gossip", epochs=6, **chosen):
 
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
-    before = settings.use(settings.Settings().changed(strategy=name, seed=1, notes=False, **chosen))
-    try:
+    with strategy(strategy=name, **chosen):
         keras.utils.set_random_seed(7)
         body = [keras.layers.Conv2D(16, 3, activation="tanh"), keras.layers.AveragePooling2D(2), keras.layers.Flatten()]
         model = compiled(keras.Sequential([keras.Input((8, 8, 1)), *body, keras.layers.Dense(10)]), momentum(0.05))
         model.fit(images[:1400], labels[:1400], batch_size=64, epochs=epochs, verbose=0)
         spread = getattr(strategies.current(), "spreads", {}).get(model, 0.0)
         return numbers(model.evaluate(images[1400:], labels[1400:], verbose=0))[1], spread
-    finally:
-        settings.use(before)
 
 
 class Enough(Exception):

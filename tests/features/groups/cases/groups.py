@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from matex_tf import settings
 from matex_tf.core import world
-from tests.features.groups.cases.local import Watch
+from tests.features.groups.cases.local import Watch, regression
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
 from tests.support.cases.models import train
-
-
-@contextlib.contextmanager
-def strategy(**chosen):
-    """Settings of a run of groups."""
-    before = settings.use(settings.Settings().changed(seed=1, notes=False, **chosen))
-    try:
-        yield
-    finally:
-        settings.use(before)
+from tests.support.cases.pipe import run_with
 
 
 def linear(rows=56, batch=8, epochs=2, center=None, **chosen):
@@ -32,12 +21,8 @@ def linear(rows=56, batch=8, epochs=2, center=None, **chosen):
     Args:
         center: weights that a callback sets after the first epoch.
     """
-    random = np.random.RandomState(0)
-    x, y = random.normal(size=(rows, 3)).astype("float32"), random.normal(size=(rows, 1)).astype("float32")
-    with strategy(**chosen):
-        start = keras.initializers.Constant(0.5)
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)])
-        model.compile(keras.optimizers.SGD(0.05), "mse")
+    with run_with(**chosen):
+        x, y, model = regression(rows)
         watch = Watch()
         shown = []
 
@@ -54,7 +39,7 @@ def linear(rows=56, batch=8, epochs=2, center=None, **chosen):
 def synchronous(**chosen):
     """What is sync by its options: the answer of one rank."""
     x, y = table()
-    with strategy(**chosen):
+    with run_with(**chosen):
         return train(compiled(classifier(), momentum()), x, y)
 
 
@@ -62,7 +47,7 @@ def rows_once(rows=101, batch=12, **chosen):
     """Each row has a number, and the mean of them over an epoch is known; how many steps each rank made."""
     x, y = table(rows)
     number = np.arange(rows, dtype="float32") ** 2
-    with strategy(**chosen):
+    with run_with(**chosen):
         keras.utils.set_random_seed(7)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
 
@@ -81,7 +66,7 @@ def rows_once(rows=101, batch=12, **chosen):
 def goes_on(**chosen):
     """A model that is trained twice, whose weights are set, and that is given single batches."""
     x, y = table()
-    with strategy(**chosen):
+    with run_with(**chosen):
         model = compiled(classifier(), momentum())
         start = model.get_weights()
         losses = model.fit(x, y, batch_size=25, epochs=10, verbose=0, validation_data=(x, y)).history["val_loss"]
@@ -96,7 +81,7 @@ def goes_on(**chosen):
 def own_rows(**chosen):
     """Each rank holds rows of its own."""
     x, y = table(80 + 10 * world.rank(), seed=world.rank())
-    with strategy(**chosen):
+    with run_with(**chosen):
         model = compiled(classifier(), momentum(0.01))
         return {"losses": model.fit(x, y, batch_size=20, epochs=4, verbose=0).history["loss"]}
 
@@ -155,7 +140,7 @@ def with_callbacks(tmp, epochs=4, **chosen):
     assert not unknown, unknown
     every = {"bar": None, **known, "seen": Seen}
     losses, seen = {}, []
-    with strategy(**chosen):
+    with run_with(**chosen):
         model = compiled(classifier(), momentum(0.02))
         for name, make in every.items():
             callbacks = [] if make is None else [make()]
@@ -182,7 +167,7 @@ def means_of_rows(rows=30, batch=15, **chosen):
     x, y = table(rows + 1)
     x[:, 0] = 5.0
     seen = Seen()
-    with strategy(**chosen):
+    with run_with(**chosen):
         model = compiled(Averaging([keras.Input((6,)), keras.layers.Dense(3)]), momentum(0.01))
         history = model.fit(x, y, batch_size=batch, epochs=2, verbose=0, callbacks=[seen]).history
     return {"batches": [logs["column"] for logs in seen.logs], "epochs": numbers(history["column"])}
@@ -192,7 +177,7 @@ def few_rows(**chosen):
     """Batches of two rows: a group of three has none of each batch."""
     x, y = table(16)
     seen = Seen()
-    with strategy(**chosen):
+    with run_with(**chosen):
         model = compiled(classifier(), momentum(0.01))
         history = model.fit(x, y, batch_size=2, epochs=6, verbose=0, callbacks=[seen]).history
         single = numbers(model.train_on_batch(x[:2], y[:2]))

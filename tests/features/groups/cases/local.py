@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import zlib
 
 import keras
 import numpy as np
 
-from matex_tf import settings, strategies
+from matex_tf import strategies
 from matex_tf.core import world
 from tests.support.cases.common import classifier, compiled, momentum, numbers, table
 from tests.support.cases.exchange import on_hosts
 from tests.support.cases.models import train
+from tests.support.cases.pipe import run_with
 
-
-@contextlib.contextmanager
-def strategy(**chosen):
-    """Settings of a run by local SGD."""
-    before = settings.use(settings.Settings().changed(**{"strategy": "local", "seed": 1, "notes": False, **chosen}))
-    try:
-        yield
-    finally:
-        settings.use(before)
+#: Settings of a run by local SGD, if no other strategy is chosen.
+strategy = functools.partial(run_with, strategy="local")
 
 
 class Watch(keras.callbacks.Callback):
@@ -36,14 +30,20 @@ class Watch(keras.callbacks.Callback):
         self.batches.append(np.concatenate([np.array(weight).reshape(-1) for weight in self.model.get_weights()]))
 
 
-def linear(rows=56, batch=8, epochs=2, verbose=0, **chosen):
-    """A linear regression; the weights after each step."""
+def regression(rows):
+    """Rows of three columns, a target of each, and a linear model that starts at 0.5."""
     random = np.random.RandomState(0)
     x, y = random.normal(size=(rows, 3)).astype("float32"), random.normal(size=(rows, 1)).astype("float32")
+    start = keras.initializers.Constant(0.5)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    return x, y, model
+
+
+def linear(rows=56, batch=8, epochs=2, verbose=0, **chosen):
+    """A linear regression; the weights after each step."""
     with strategy(**chosen):
-        start = keras.initializers.Constant(0.5)
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)])
-        model.compile(keras.optimizers.SGD(0.05), "mse")
+        x, y, model = regression(rows)
         watch = Watch()
         model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=verbose, callbacks=[watch])
         return {"batches": np.array(watch.batches), "end": model.get_weights()[0][:, 0]}
