@@ -18,6 +18,15 @@ def test_all_is_shared_out():
     assert not part.ops and part.share == 0
 
 
+def test_look_ups_in_tables():
+    """Python alone says the shape of what is looked up: that of the keys."""
+    pairs = tf.lookup.KeyValueTensorInitializer(["1", "2"], tf.constant([0, 1], tf.int64))
+    table = tf.lookup.StaticHashTable(pairs, 2)
+    weights = tf.Variable(tf.ones([3, 2]))
+    part = _part(lambda x: tf.reduce_mean(tf.gather(weights, table.lookup(tf.as_string(x)) % 3)))
+    assert not part.ops and part.share == 0
+
+
 def test_names_and_share():
     """Half of the values follow from an op that no rule knows; the line names it once."""
 

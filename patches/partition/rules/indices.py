@@ -60,6 +60,18 @@ def segment_sum(op: Op) -> Ruling | None:
     return Ruling([label, label, R], [P])
 
 
+@rule(
+    "UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd",
+    "SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd",
+)  # fmt: skip
+def segments_of_others(op: Op) -> Ruling | None:
+    """Segments of another axis than the rows, such as the edges of a graph that all rows have."""
+    label, ids = op.labels[0], op.shapes[1]
+    if label.kind != "S" or op.labels[1].kind == "S" or ids is None or label.axis < len(ids):
+        return None
+    return Ruling([None] + [R] * (len(op.labels) - 1), [S(label.axis - len(ids) + 1, label.blocks)])
+
+
 @rule("ScatterNd")
 def scatter_nd(op: Op) -> Ruling | None:
     """Sums of rows by several indices."""

@@ -223,6 +223,9 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     for old, tensor in zip(op.outputs, made.outputs, strict=True):
         if old.dtype == tf.resource:
             handle_data_util.copy_handle_data(old, tensor)
+        elif made.type == "LookupTableFindV2" and tensor.shape.rank is None:  # Python alone says the shape
+            keys = made.inputs[1].shape
+            tensor.set_shape(keys if old.shape.rank == keys.rank else None)
     depends = any(
         tensor in new.known and not new.known[tensor].is_constant or None in (new.shape(tensor) or ())
         for tensor in made.inputs
