@@ -204,14 +204,18 @@ def as_tensor(share: RowRange) -> tf.Tensor:
         return tf.constant(share, tf.int32)
 
 
-def signature(data: Any) -> list[Any]:
+def signature(data: Any, slices: Sequence[bool]) -> list[Any]:
     """What is the same for batches of the same columns, whatever their rows: how they are nested, and the dtype and
-    columns of each tensor."""
+    columns of each tensor. All sizes of a tensor without rows are columns.
+
+    Args:
+        data: a batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
+    """
     leaves = [
-        (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape.as_list()[1:])
+        (type(leaf) is tf.SparseTensor, leaf.dtype, leaf.shape.as_list()[has_rows:])
         if isinstance(leaf, (tf.Tensor, tf.SparseTensor)) and leaf.shape.rank
         else leaf is None
-        for leaf in tf.nest.flatten(data)
+        for leaf, has_rows in zip(tf.nest.flatten(data), slices, strict=True)
     ]
     return [nesting(data), *leaves]
 

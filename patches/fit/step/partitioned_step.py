@@ -116,7 +116,7 @@ class PartitionedStep:
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
         """
-        columns: Any = row_slicing.signature(data)
+        columns: Any = row_slicing.signature(data, self._slices)
         if not has_tensors_alone(data):
             columns = [str(spec_of(data, self._slices, self._has_parts))]
         if self._needs_number:

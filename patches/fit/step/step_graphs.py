@@ -230,12 +230,12 @@ class StepGraphs:
         if spec is None:
             return compiled
         self.functions[slices] = concrete
-        usual, quick = row_slicing.signature(data), quick_call.of(concrete, data)
+        usual, quick = row_slicing.signature(data, slices), quick_call.of(concrete, data)
         others: dict[tuple[int | None, ...], Any] = {row_slicing.ranks(data): compiled}
 
         def call(data: Any, numbers: Any) -> Any:
             # What looks for the right graph among several takes longer than a small step.
-            if row_slicing.signature(data) == usual:
+            if row_slicing.signature(data, slices) == usual:
                 return quick(data, numbers)
             ranks = row_slicing.ranks(data)  # one graph for tensors of several ranks would not know where rows are
             if ranks not in others:

@@ -198,6 +198,42 @@ class Bags(keras.Model):
         return self.dense(tf.reduce_mean(found, 1) if isinstance(x, tf.RaggedTensor) else found[:, 0])
 
 
+class Pairs(keras.Model):
+    """A step that compares the halves of a second tensor, which has rows of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(2)
+
+    def train_step(self, data):
+        x, others = data
+        with tf.GradientTape() as tape:
+            both = self.dense(tf.concat([x, others, others], 0))
+            rest, many = both[tf.shape(x)[0] :], tf.shape(others)[0]
+            loss = tf.reduce_mean(rest[:many] * rest[many:]) + tf.reduce_mean(both[: tf.shape(x)[0]])
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def two_sizes():
+    """What `fit` leaves behind where a batch joins 4 rows and 12 others, and the last one 4 rows and 6 others."""
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    try:
+        keras.utils.set_random_seed(5)
+        random, model = np.random.RandomState(0), Pairs()
+        model.dense.build((None, 3))
+        model.compile(keras.optimizers.SGD(0.1))
+        rows, others = (
+            tf.data.Dataset.from_tensor_slices(random.rand(count, 3).astype("float32")).batch(size)
+            for count, size in ((12, 4), (30, 12))
+        )
+        history = model.fit(tf.data.Dataset.zip((rows, others)), epochs=2, verbose=0).history
+        return history, [np.asarray(weight) for weight in model.weights]
+    finally:
+        settings.use(before)
+
+
 def _batches(kind, x, y):
     """Batches of rows, ragged and sparse ones and of several lengths among them."""
     if kind == "ragged":
