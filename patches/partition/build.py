@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import resource_variable_ops
 
 from matex_tf.patches.partition import compiled, control_flow, copies, schedule
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import F, Label, R
+from matex_tf.patches.partition.philox import States
 from matex_tf.patches.partition.shapes.affine import Affine
 from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, LOOPS
 from matex_tf.patches.partition.tensor_map import TensorMap
@@ -75,7 +75,8 @@ class Builder:
         first, rows, total: int32 scalars: where the rank's rows begin in the batch, how many they are, and those of
             the batch.
         empty: whether the rank has no rows; some ops give a wrong shape then.
-        counters: of ops that draw random numbers from a state of their own, by op.
+        states: of ops that draw random numbers from a state of their own; the same in all graphs of a plan.
+        counters: what such ops draw from in this graph, by op.
     """
 
     def __init__(
@@ -87,12 +88,15 @@ class Builder:
         total: Any,
         empty: bool = False,
         after_last: Callable[[], Any] | None = None,
+        states: States | None = None,
     ):
         """Args: plan: finished. exchange: connects the ranks. after_last: makes an op that runs after the last
-        exchange, and before any change of state that waits for it. The others: see the class."""
+        exchange, and before any change of state that waits for it. states: the counters of its ops; None: new ones. The
+        others: see the class."""
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
         self.empty, self._after_last = empty, after_last
+        self.states = states or States({})
         self.counters: dict[Any, Any] = {}
         self._values: TensorMap[Any] = TensorMap()
         self._different: TensorMap[Any] = TensorMap()
@@ -368,15 +372,6 @@ class Builder:
         """A copy of `op`, of the plan's graph, on this rank's values `inputs`; returns its outputs."""
         return list(copies.again(tf_ops.get_default_graph(), op, inputs, self.shaped.attributes[op], op.type).outputs)
 
-    def state(self, op: Any) -> Any:
-        """A variable, int64 and 0 at first, in the place of what an op keeps: all graphs of a plan have the same."""
-        if op not in self.shaped.states:
-            with tf.init_scope(), tf.device("CPU:0"):
-                # Of the class itself: a tf.Variable that is made while a function is traced has it traced once more.
-                variable = resource_variable_ops.ResourceVariable(0, trainable=False, dtype=tf.int64)
-            self.shaped.states[op] = variable
-        return self.shaped.states[op]
-
     def integers(self, value: Affine, dtype: Any) -> Any:
         """Integers that follow from shapes, for the rows of the whole batch: a tensor of this `dtype`, shaped as the
         arrays of `value`."""
@@ -487,4 +482,4 @@ class Builder:
 
     def inside(self, plan: Plan) -> Builder:
         """The builder of a loop's body, or of a branch."""
-        return Builder(plan, self.exchange, self.first, self.rows, self.total, self.empty)
+        return Builder(plan, self.exchange, self.first, self.rows, self.total, self.empty, states=self.states)

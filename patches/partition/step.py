@@ -13,6 +13,7 @@ from matex_tf.patches.partition import schedule, shards
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
 from matex_tf.patches.partition.labels import F, Label, P, R, S
+from matex_tf.patches.partition.philox import Shared, States
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import Shaped
 
@@ -40,6 +41,7 @@ class Partitioned:
         slots: shards.Slots | None = None,
         sums: Sequence[Any] = (),
         xla: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
+        states: Shared | None = None,
     ):
         """Args:
         traced: a concrete function of tensors.
@@ -55,7 +57,9 @@ class Partitioned:
         sums: handles of variables of which each rank may hold a number of its own, such that they add up to the value:
             accumulated gradients. They do if the function only reads and assigns all of them.
         xla: makes a context in which XLA compiles the ops that are made; None: it compiles none.
+        states: counters of its draws that other plans share with it, see `States`; None: it has its own.
         """
+        self._states = States({} if states is None else states)
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._count = len(rows) - sum(map(len, taken))
         columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
@@ -119,7 +123,7 @@ class Partitioned:
                 graph._add_function_recursive(function)
             low, first, rows, total = tf.unstack(numbers)
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
-            builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last)
+            builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last, self._states)
             inputs = [*mine[: self._count], *self._held, *mine[self._count :]]
             with self._xla() if self._xla is not None else contextlib.nullcontext():
                 return builder.run(inputs, [R] * len(self._shaped.outputs))

@@ -23,6 +23,7 @@ from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
 from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import CannotPartition
+from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
 from matex_tf.patches.recovery.whole_step import Values
@@ -98,7 +99,9 @@ class PartitionedStep:
         self._slots, self._sums = slots, sums
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)
-        self._traced: list[tuple[Any, int, Any]] = []  # spec, number of rows or 0 for any, and what was traced for it
+        #: Spec, number of rows or 0 for any, what was traced for it, and the counters of its draws.
+        self._traced: list[tuple[Any, int, Any, Shared]] = []
+        self._states: Shared = {}  # of what one rank traces once
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
@@ -108,13 +111,17 @@ class PartitionedStep:
     def _has_parts(self) -> bool:
         return self._slots() is not None
 
-    def make(self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None) -> _Rebuilt:
+    def make(
+        self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None, is_one: bool = False
+    ) -> _Rebuilt:
         """What computes batches of these columns.
 
         Args:
             data: one of them, nested.
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
+            is_one: whether one rank traces the step once, as its iterator promises what it yields; it does so for each
+                shape of a batch otherwise.
         """
         columns: Any = row_slicing.signature(data, self._slices)
         if not has_tensors_alone(data):
@@ -127,8 +134,8 @@ class PartitionedStep:
         if made is None:
             spec = spec_of(data, self._slices, self._has_parts)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
-            number, traced = self._trace(spec, built_with, first)
-            made = self._rebuild(traced, spec, why, number)
+            number, traced, states = self._trace(spec, built_with, first)
+            made = self._rebuild(traced, spec, why, number, self._states if is_one else states)
             made.tell(self._name)
         while not made.is_current():  # ranks have died since its variables were put in parts
             made.renew()
@@ -138,24 +145,24 @@ class PartitionedStep:
         self._last, self.how = (columns, made), made.how
         return made
 
-    def _rebuild(self, traced: Any, spec: Any, given_up: str, number: int) -> _Rebuilt:
+    def _rebuild(self, traced: Any, spec: Any, given_up: str, number: int, states: Shared) -> _Rebuilt:
         slots, sums = self._slots(), self._sums()
         given = self._slices, self._ranks, self._counting, slots, sums, self._by_xla
-        return _Rebuilt(traced, spec, given_up, number, *given)
+        return _Rebuilt(traced, spec, given_up, number, states, *given)
 
     def _number(self, built_with: one_rank_shapes.Rows) -> int:
         """The rows that one rank would trace for; 0: any number."""
         numbers = {rows for rows, has in zip(built_with, self._slices, strict=True) if has}
         return numbers.pop() or 0 if len(numbers) == 1 else 0
 
-    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows, first: int | None) -> tuple[int, Any]:
+    def _trace(self, spec: Any, built_with: one_rank_shapes.Rows, first: int | None) -> tuple[int, Any, Shared]:
         """What was traced for such batches, and for how many rows; columns of a second size are traced as of any, as
         Keras does it. A step is traced for any number of rows; one that needs the number, for that of one rank."""
         number = self._number(built_with) if self._needs_number else 0
-        for known, rows, traced in self._traced:
+        for known, rows, traced, states in self._traced:
             if rows == number and _covers(known, spec):
-                return number, traced
-        for known, rows, _ in self._traced:
+                return number, traced, states
+        for known, rows, *_ in self._traced:
             spec = _common(known, spec) if rows == number else spec
 
         @tf.autograph.experimental.do_not_convert
@@ -172,8 +179,8 @@ class PartitionedStep:
                 raise
             self._needs_number = True  # such as `tf.reshape(x, [x.shape[0], -1])`
             return self._trace(spec, built_with, first)
-        self._traced.append((spec, number, traced))
-        return number, traced
+        self._traced.append((spec, number, traced, {}))
+        return number, traced, self._traced[-1][-1]
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
@@ -191,7 +198,7 @@ class _Rebuilt:
     """The step for batches of one spec.
 
     Attributes:
-        made_of: what it was made of: `traced`, `spec`, `given_up` and `number` of `__init__`.
+        made_of: what it was made of: `traced`, `spec`, `given_up`, `number` and `states` of `__init__`.
         traced: what one rank computes.
         why_whole: what keeps it from being shared out, in words; empty for nothing.
     """
@@ -202,6 +209,7 @@ class _Rebuilt:
         spec: Any,
         given_up: str,
         number: int,
+        states: Shared,
         slices: Sequence[bool],
         ranks: Ranks,
         counting: Callable[[], Any] | None,
@@ -213,9 +221,10 @@ class _Rebuilt:
         traced: what one rank computes.
         given_up: why it is not to be shared out, in words; empty for nothing.
         number: the rows that it was traced for; 0: any.
+        states: the counters of its draws.
         slots, sums: see `PartitionedStep`.
         """
-        self.made_of = traced, spec, given_up, number
+        self.made_of = traced, spec, given_up, number, states
         self.traced, self._slices, self.why_whole, self._slots = traced, slices, given_up, slots
         self._sums = sums if sums is not None and sums.handles else None
         self._partitioned: Partitioned | None = None  # stays so for a step that is computed whole
@@ -239,6 +248,7 @@ class _Rebuilt:
                 slots=slots,
                 sums=handles,
                 xla=xla.compiled if by_xla else None,
+                states=states,
             )
             made.graph()
             self._partitioned = made

@@ -110,7 +110,8 @@ class StepGraphs:
             self._made[key] = run
             if self._kind == "train" and model_state.of(self._model).begin:
                 self._into_parts()
-        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with)
+        is_one = self.promised is not None
+        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, is_one)
         return self._made[key]
 
     def _into_parts(self) -> None:

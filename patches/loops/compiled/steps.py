@@ -35,6 +35,7 @@ from matex_tf.patches.loops import (
 )
 from matex_tf.patches.loops.compiled import one_rank_trace, taken
 from matex_tf.patches.partition import whole_part
+from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import HANDLES
@@ -161,6 +162,7 @@ class _Traced:
         changes = _changes(concrete.graph)
         self._trains, self._gives_gradients = changes or differentiates, differentiates and not changes
         self._made: dict[Any, Partitioned | None] = {}
+        self._states: Shared = {}
         self._begun = False
 
     def iterators(self, flat: Sequence[Any]) -> list[Any]:
@@ -231,7 +233,8 @@ class _Traced:
                 batches.insert(0, given[-count:])
                 del given[-count:]
             if not any(mask) and batches:
-                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, xla=self._xla)
+                more = {"taken": batches, "xla": self._xla, "states": self._states}
+                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, **more)
             else:
                 self._made[key] = self._rebuilt(given, mask, batches, few, fixed)
         return self._made[key]
@@ -244,7 +247,8 @@ class _Traced:
             why = "nothing that it gets is as long as the batch"
         if not why:
             try:
-                made = Partitioned(self._concrete, mask, Ranks(), given, taken=batches, fixed=fixed, xla=self._xla)
+                more = {"taken": batches, "fixed": fixed, "xla": self._xla, "states": self._states}
+                made = Partitioned(self._concrete, mask, Ranks(), given, **more)
                 for empty in {False, few}:
                     made.graph(empty)
                 if line := whole_part.line(self._name, made.plan):

@@ -84,7 +84,7 @@ def stateful(op: Op) -> Ruling | None:
 
     def counter_of(builder: Any, made: Any, shape: Any) -> Any:
         if made not in builder.counters:
-            state = builder.state(made)
+            state = builder.states.of(made)
             begun = state.read_value()
             state.assign_add(tf.reduce_prod(tf.cast(shape, tf.int64)) * philox.PER_NUMBER)
             builder.counters[made] = tf.bitcast(tf.stack([begun, tf.constant(more, tf.int64)]), tf.uint64)

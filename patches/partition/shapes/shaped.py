@@ -39,7 +39,6 @@ class Shaped:
         lists: what is known of lists of tensors.
         sizes: dimensions that do not depend on the rows.
         is_body: whether it is the body of a loop.
-        states: variables in the place of what ops keep themselves, by op.
         bodies: of a loop "cond" and "body", of a branch one for each, by op.
         batches: that the step takes from iterators, in its order: the shapes of their tensors, which become inputs.
         fixed: the number of rows that the step was traced for; 0: any number.
@@ -63,7 +62,6 @@ class Shaped:
         self.sizes: set[int] = set()
         self.lists = Lists(prime, self.known, self.sizes)
         self.integers: dict[Any, Any] = {}
-        self.states: dict[Any, Any] = {}
         self.batches: Iterator[Sequence[Any]] | None = None
         self.fixed = 0
         self.in_parts: set[tuple[int | None, ...]] = set()
