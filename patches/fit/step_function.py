@@ -55,7 +55,9 @@ class StepFunction:
             return self._plain(iterator)
         on_batch = not isinstance(iterator, (tf.data.Iterator, RowIterator))
         alone = on_batch or one_rank_shapes.gets_batches(self.model)
-        self.step.graphs.promised = None if alone else one_rank_shapes.of_iterator(iterator)
+        graphs = self.step.graphs
+        graphs.promised = None if alone else one_rank_shapes.of_iterator(iterator)
+        graphs.spec = None if alone else iterator.element_spec
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
         if this is not None and this.passes_over(lambda: self._draw(iterator)):
             return {}

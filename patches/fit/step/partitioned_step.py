@@ -18,6 +18,7 @@ from matex_tf.core import world
 from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, model_state, row_slicing, xla
+from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
 from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
 from matex_tf.patches.keras.weights import Sums, has_parts
@@ -101,7 +102,7 @@ class PartitionedStep:
         self._counting, self._ranks = counting, Ranks(joins)
         #: Spec, number of rows or 0 for any, what was traced for it, and the counters of its draws.
         self._traced: list[tuple[Any, int, Any, Shared]] = []
-        self._states: Shared = {}  # of what one rank traces once
+        self._promised: list[tuple[Any, Shared]] = []  # what iterators promise, and the same
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
@@ -112,7 +113,7 @@ class PartitionedStep:
         return self._slots() is not None
 
     def make(
-        self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None, is_one: bool = False
+        self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None, promise: Any = None
     ) -> _Rebuilt:
         """What computes batches of these columns.
 
@@ -120,8 +121,8 @@ class PartitionedStep:
             data: one of them, nested.
             built_with: for each leaf, the rows with which one rank would build layers; None for any number.
             first: the rows of the batch with which one rank has traced the step first; None if it was with any number.
-            is_one: whether one rank traces the step once, as its iterator promises what it yields; it does so for each
-                shape of a batch otherwise.
+            promise: what an iterator promises of its batches: one rank traces the step once for all of them; None if it
+                traces each shape of a batch.
         """
         columns: Any = row_slicing.signature(data, self._slices)
         if not has_tensors_alone(data):
@@ -135,7 +136,9 @@ class PartitionedStep:
             spec = spec_of(data, self._slices, self._has_parts)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced, states = self._trace(spec, built_with, first)
-            made = self._rebuild(traced, spec, why, number, self._states if is_one else states)
+            if promise is not None:
+                states = self._states_of(_whole(promise, built_with))
+            made = self._rebuild(traced, spec, why, number, states)
             made.tell(self._name)
         while not made.is_current():  # ranks have died since its variables were put in parts
             made.renew()
@@ -181,6 +184,16 @@ class PartitionedStep:
             return self._trace(spec, built_with, first)
         self._traced.append((spec, number, traced, {}))
         return number, traced, self._traced[-1][-1]
+
+    def _states_of(self, promise: Any) -> Shared:
+        """The counters of draws of the one trace that one rank has for what an iterator promises; see `_trace`."""
+        for known, states in self._promised:
+            if _covers(known, promise):
+                return states
+        for known, _ in self._promised:
+            promise = _common(known, promise)
+        self._promised.append((promise, {}))
+        return self._promised[-1][1]
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
@@ -302,6 +315,18 @@ class _Rebuilt:
         if self._slots is not None:
             self._slots.split()
         return made(self._leaves.mine(data, share), share.first, share.rows, share.total, share.low)
+
+
+def _whole(promise: Any, rows: one_rank_shapes.Rows) -> Any:
+    """What one rank's iterator promises, of what that over a rank's rows does."""
+    given = promise.data if isinstance(promise, LocalBatch) else promise
+    leaves = [
+        tf.TensorSpec([count, *leaf.shape[1:]], leaf.dtype)
+        if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
+        else leaf
+        for leaf, count in zip(tf.nest.flatten(given), rows, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(given, leaves)
 
 
 def _covers(spec: Any, other: Any) -> bool:

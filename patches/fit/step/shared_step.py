@@ -47,7 +47,8 @@ class SharedStep:
     def anew(self) -> SharedStep:
         """This step, of a model whose variables have got other shapes."""
         step = SharedStep(self.model, self.kind)
-        step.steps, step.graphs.promised, step._parts = self.steps, self.graphs.promised, self._parts
+        step.steps, step._parts = self.steps, self._parts
+        step.graphs.promised, step.graphs.spec = self.graphs.promised, self.graphs.spec
         return step
 
     def of_batch(self, batch: Batch) -> Any:

@@ -33,6 +33,7 @@ class StepGraphs:
 
     Attributes:
         promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
+        spec: what the pipeline promises of its batches; None likewise.
         sources: by the slices of a batch, which metric gives which log; see `ModelState`.
         functions: by the same, those that TensorFlow has compiled.
         partitioned: by the same, those that are partitioned.
@@ -42,6 +43,7 @@ class StepGraphs:
         """Args: kind: "train" or "test". model_step: gives the step that the model has for a batch."""
         self._model, self._kind, self._model_step = model, kind, model_step
         self.promised: one_rank_shapes.Rows | None = None
+        self.spec: Any = None
         self.sources: dict[Slices, dict[str, Any]] = {}
         self.functions: dict[Slices, Any] = {}
         self.partitioned: dict[Slices, partitioned_step.PartitionedStep] = {}
@@ -110,8 +112,7 @@ class StepGraphs:
             self._made[key] = run
             if self._kind == "train" and model_state.of(self._model).begin:
                 self._into_parts()
-        is_one = self.promised is not None
-        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, is_one)
+        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, self.spec)
         return self._made[key]
 
     def _into_parts(self) -> None:
