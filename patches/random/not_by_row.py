@@ -18,7 +18,8 @@ def install(module: ModuleType) -> None:
     """Patch tensorflow, or keras.src.layers.layer."""
     if module.__name__ == "tensorflow":
         functions = importlib.import_module("tensorflow.python.data.ops.structured_function")
-        wrapping.method(functions, "StructuredFunctionWrapper.__init__", _hidden)
+        # not `method`, in which AutoGraph is off: the function is converted, or not, as around this call
+        wrapping.wrap(functions, "StructuredFunctionWrapper.__init__", _hidden)
     else:
         wrapping.method(module, "Layer.add_weight", _hidden)
 

@@ -11,6 +11,7 @@ from tests.support.cases import unusual_pipelines
     "name",
     [
         "bucket_by_sequence_length",
+        "converted",
         "window",
         "group_by_window",
         "scan",
