@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import shlex
 import shutil
@@ -87,7 +89,7 @@ def command(given: argparse.Namespace) -> int:
         print(shlex.join(line(ranks, hosts, {})))
         most = max(resources.counts(hosts)) if hosts else ranks
         for words in gpus.shared_out(min(ranks, most), resources.gpus()):
-            print(f"matex_tf: {words}", file=sys.stderr, flush=True)
+            _say(words)
         return 0
     if sys.stderr.isatty():
         os.environ[TERMINAL] = str(shutil.get_terminal_size().columns)
@@ -99,16 +101,35 @@ def command(given: argparse.Namespace) -> int:
     elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
         code = mpirun_process.run(line(ranks, hosts, {}))
     else:
-        with Sign() as sign:
+        with Sign() as sign, _following(given, settings, sign):
             code = mpirun_process.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
         if sign.missed:
-            print(f"matex_tf: error: {mpirun_process.NO_SIGN}", file=sys.stderr, flush=True)
+            _say(f"error: {mpirun_process.NO_SIGN}")
     if code and settings.watch:
         registry.forget_gone(settings.watch_dir)
     if settings.notes and settings.output not in ("first", "all") and ranks > 1:
         where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
-        print(f"matex_tf: what each rank R printed is in {where}", file=sys.stderr, flush=True)
+        _say(f"what each rank R printed is in {where}")
     return code
+
+
+def _following(given: argparse.Namespace, settings: Settings, sign: Sign) -> contextlib.AbstractContextManager[object]:
+    """Have ranks come and leave as the file of `--hosts-file` changes, where --ranks lets them."""
+    path = getattr(given, "hosts_file", "")
+    if not path or not vars(given).get("between"):
+        return contextlib.nullcontext()
+    from matex_tf.faults import growth  # which needs numpy
+    from matex_tf.watching.hosts_file import HostsFile
+
+    if why := growth.why_not(settings):
+        _say(f"{path} is not looked at while the job runs: {why}")
+        return contextlib.nullcontext()
+    read = functools.partial(launching.read_hostfile, "--hosts-file")
+    return HostsFile(os.path.abspath(path), given.hosts, read, sign.job, settings.watch_dir, _say)
+
+
+def _say(line: str) -> None:
+    print(f"matex_tf: {line}", file=sys.stderr, flush=True)
 
 
 def _say_what_may_be_meant(given: argparse.Namespace, target: Target, ranks: int) -> None:
@@ -119,4 +140,4 @@ def _say_what_may_be_meant(given: argparse.Namespace, target: Target, ranks: int
         room = resources.slots(given.hosts)
         lines.append(f"{ranks} ranks are more than the {room} that --hosts {given.hosts} has room for")
     for line in lines:
-        print(f"matex_tf: {line}", file=sys.stderr, flush=True)
+        _say(line)

@@ -60,6 +60,11 @@ class Sign:
             self._file = -1
 
     @property
+    def job(self) -> str:
+        """What names this start of the job to those who know its word, see `of_job`."""
+        return _content(_NAME, self._word).decode()
+
+    @property
     def given(self) -> bool:
         """Whether rank 0 has come to the end of its script."""
         return self._heard or (self._file >= 0 and os.pread(self._file, 100, 0) == _content(END, self._word))
@@ -72,6 +77,7 @@ class Sign:
 
 
 UP, END = "up", "end"
+_NAME = "name"
 
 
 def _content(what: str, word: str) -> bytes:
@@ -135,6 +141,12 @@ def take() -> None:
     if _asked.text:
         _asked.stderr = os.dup(2)  # what the script prints may go elsewhere
         atexit.register(give)  # what the script registers runs before
+
+
+def of_job() -> str:
+    """What its launcher calls the job of this rank, see `Sign.job`; empty where it has none that listens."""
+    word = _asked.text.partition(":")[0]
+    return _content(_NAME, word).decode() if word else ""
 
 
 def reach() -> None:

@@ -12,6 +12,7 @@ steps are a trial, which has a limit of time. The `fit`s that are over it does n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -30,6 +31,7 @@ from matex_tf.errors import harmless
 from matex_tf.faults import placement
 from matex_tf.faults.arrival import Line
 from matex_tf.faults.transactions import kill
+from matex_tf.faults.wanted_hosts import WantedHosts
 from matex_tf.settings import Settings
 
 #: Seconds in which a rank of another host hears whom it shall start, which the ranks say before steps of a `fit`.
@@ -124,6 +126,7 @@ class Growth:
         self._left_bytes = 0
         self._steps_to_try = 0
         self._most = settings_module.current().max_ranks
+        self._wanted = WantedHosts(world, self.starter, lambda: self.on_their_way, self.bring)
         self._trial: tuple[_Coming | None, threading.Timer] | None = None  # whom this rank has in view
         self._came_at = "", 0.0, 0.0
         self._lost_at = -math.inf
@@ -177,19 +180,43 @@ class Growth:
         """Somebody who knows the token wants something: in a thread of its own, which closes the connection.
 
         Args:
-            said: what it wants, as `ask`: "join" is a command that wants ranks, how many in `ranks`; anything else is a
-                rank that comes, with its `number` and its `process`.
+            said: what it wants, as `ask`: "join" is a command that wants ranks, how many in `ranks`; "hosts" a launcher
+                whose `file` has changed, with how many ranks each of `hosts` shall have; anything else is a rank that
+                comes, with its `number` and its `process`.
             connection: to it, from which that was read.
         """
-        work = self._bring if said["ask"] == "join" else self._hear
+        work = {"join": self._bring, "hosts": self._follow}.get(said["ask"], self._hear)
         threading.Thread(target=work, args=(said, Line(connection)), daemon=True).start()
 
     def _bring(self, said: dict[str, Any], line: Line) -> None:
         """Start ranks, and tell whoever wants them what comes of it."""
+        coming = self.bring(int(said["ranks"]), said.get("hosts") or {})
+        try:
+            for one in coming:
+                one.over.wait()
+                line.say({"said": one.said, "came": one.came})
+            line.close()
+        except OSError:
+            pass  # nobody waits for it any more
+
+    def _follow(self, said: dict[str, Any], line: Line) -> None:
+        """Have ranks come and leave, as a file wants it; the launcher is told that this rank has heard."""
+        with contextlib.suppress(OSError):
+            line.say({"heard": True})
+            line.close()
+        self._wanted.follow(str(said["file"]), {str(name): int(count) for name, count in said["hosts"].items()})
+
+    @property
+    def on_their_way(self) -> list[str]:
+        """The hosts of the ranks that are coming."""
+        return [one.host for one in list(self._coming.values()) if not one.over.is_set()]
+
+    def bring(self, ranks: int, hosts: Mapping[str, int]) -> list[_Coming]:
+        """Start so many ranks, in threads of their own. Args: hosts: see `placement.read`."""
         coming = []
-        places = placement.Placement(self._world, self._cores, said.get("hosts") or {})
-        for _ in range(int(said["ranks"])):
-            on_their_way = [one.host for one in list(self._coming.values()) if not one.over.is_set()]
+        places = placement.Placement(self._world, self._cores, hosts)
+        for _ in range(ranks):
+            on_their_way = self.on_their_way
             host, why = places.next(on_their_way)
             if why := self._no_room(len(on_their_way)) or why:
                 coming.append(_Coming(-1, time.monotonic()))
@@ -200,13 +227,7 @@ class Growth:
             one = self._coming[number] = _Coming(number, time.monotonic(), host, places.starter(host))
             coming.append(one)
             threading.Thread(target=self._start, args=(one,), daemon=True).start()
-        try:
-            for one in coming:
-                one.over.wait()
-                line.say({"said": one.said, "came": one.came})
-            line.close()
-        except OSError:
-            pass  # nobody waits for it any more
+        return coming
 
     def _no_room(self, coming: int) -> str:
         """Why no other rank is started, in words; empty where one is. Args: coming: how many are on their way."""
@@ -248,9 +269,11 @@ class Growth:
     def told(self, said: Sequence[dict[str, Any]]) -> None:
         """What all ranks have told one another, see `Starter.tells`."""
         for words in said:
+            if words.get("leave") == self._own and not self.leaves:
+                os.kill(os.getpid(), signal.SIGTERM)
             if words.get("by") == self._own:
                 self.starter.start_for_another(words["told"])
-            one = self._coming.get(words["start"])
+            one = self._coming.get(words.get("start", -1))
             if one is None or one.over.is_set():
                 continue
             if "failed" in words:

@@ -6,8 +6,10 @@ Open MPI 5 starts a rank on another host than that of whoever asks for it, and t
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +25,12 @@ _PASSED_ON = ("TF_", "OMP_", "KERAS_", "XLA_", "PYTHONPATH")
 
 
 def read(hosts: str) -> dict[str, int]:
-    """Hosts as `--hosts` has them, and how many ranks may come to each; 0 for any number."""
+    """Hosts as `--hosts` has them, and how many ranks may come to each; 0 for any number. `localhost` is this one."""
     wanted: dict[str, int] = {}
     for word in hosts.split(",") if hosts else ():
         name, _, count = word.partition(":")
         name = name.rpartition("@")[2]
+        name = socket.gethostname() if name == "localhost" else name
         wanted[name] = wanted.get(name, 0) + int(count or 0)
     return wanted
 
@@ -50,7 +53,7 @@ class Placement:
         rooms: list[tuple[float, int, str, list[str]]] = []
         for ranks in world.nodes:
             host = world.hosts[ranks[0]]
-            named = [name for name in self._left if _is(name, host)]
+            named = [name for name in self._left if is_host(name, host)]
             if named or not self._left:
                 if named and self._left[named[0]] < 1:
                     full = True
@@ -106,6 +109,10 @@ class Starter:
         self.bridges[told["number"]] = bridge
         return ""
 
+    def tell_to_leave(self, rank: int) -> None:
+        """Have a rank get SIGTERM, which it sends itself. Args: rank: by its first number."""
+        self._said.append({"leave": rank})
+
     def ask_another(self, rank: int, told: dict[str, Any]) -> None:
         """Have another rank start one. Args: rank: by its first number."""
         self._said.append({"start": told["number"], "by": rank, "told": told})
@@ -120,12 +127,16 @@ class Starter:
         threading.Thread(target=work, daemon=True).start()
 
     def tells(self) -> list[dict[str, Any]]:
-        """What this rank tells the others, who ask one another now and then: whom to start, and what went wrong."""
+        """What this rank tells the others, who ask one another now and then: whom to start, what went wrong, and who
+        shall leave."""
         said = list(self._said)
         del self._said[: len(said)]
         return said
 
 
-def _is(name: str, host: str) -> bool:
-    """Whether a host is meant by a name, with a domain or without."""
+def is_host(name: str, host: str) -> bool:
+    """Whether a host is meant by a `name`, with a domain or without, or an IPv4 address. Args: host: its own name."""
+    if name.replace(".", "").isdigit():
+        with contextlib.suppress(OSError):
+            return name in socket.gethostbyname_ex(host)[2]
     return name == host or name.partition(".")[0] == host.partition(".")[0]

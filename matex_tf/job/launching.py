@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from matex_tf.errors import SettingError
 from matex_tf.job.command_line import Convert, Parser
 from matex_tf.launch import resources
+
+
+class _HostsOfFile(argparse.Action):
+    """`--hosts-file`: the hosts that a file has now, as if `--hosts` had them, and its path."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        namespace.hosts, namespace.hosts_file = read_hostfile(option_string or "", values), values
 
 
 def add_ranks(parser: Parser, title: str, count: Convert, *more_names: str) -> None:
@@ -43,10 +54,11 @@ def add_ranks(parser: Parser, title: str, count: Convert, *more_names: str) -> N
     parser.add(
         title,
         "--hosts-file",
-        dest="hosts",
+        action=_HostsOfFile,
         metavar="FILE",
-        convert=read_hostfile,
-        help="A file that has them, in lines such as H1:4 or H1 slots=4, as those of mpirun",
+        default="",
+        help="A file that has them, in lines such as H1:4 or H1 slots=4, as those of mpirun; with --ranks, ranks come "
+        "and leave as it changes",
     )
 
 

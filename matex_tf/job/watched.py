@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from matex_tf.core import trace
+from matex_tf.core import sign, trace
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
@@ -53,7 +53,7 @@ def begin(world: World, settings: Settings, target: Target, seed: int, counts: m
         shown.append(progress.show)
     values = settings.values()
     given = {one.name: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
-    run = {"words": target.words, "directory": os.getcwd(), "settings": given, "seed": seed}
+    run = {"words": target.words, "directory": os.getcwd(), "settings": given, "seed": seed, "of": sign.of_job()}
     if world.can_grow and not why_not(settings):
         cores = dict(world.allgather((world.host, resources.cores().physical), "tell how many cores there are"))
         world.growth = Growth(world, run, cores)

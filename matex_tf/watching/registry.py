@@ -32,7 +32,8 @@ class Entry:
         addresses, port: where it does.
         token: what has to be said first.
         run: what it runs, for a group that joins: the words of the script and its arguments, the directory, the
-            settings that are not the defaults, as texts by name, and the seed.
+            settings that are not the defaults, as texts by name, and the seed; `of` is what its launcher calls the
+            job, see `core.sign.Sign.job`.
         center: what a feature says of how others can join it; None where they cannot (yet).
     """
 

@@ -20,12 +20,11 @@ pytestmark = [needs_hosts, pytest.mark.timeout(400)]
 class Growing:
     """A job of two ranks on two hosts, of several."""
 
-    def __init__(self, hosts, folder, kind, *flags):
+    def __init__(self, hosts, folder, kind, *flags, ranks=("-n", "2", "--hosts", "h1:1,h2:1", "--faults", "shrink")):
         (folder / "train.py").write_text(chaos_joins.SCRIPT)
         (folder / "state").mkdir(mode=0o700)
         self.hosts, self.folder, self.kind = hosts, folder, kind
-        words = ["run", "-n", "2", "--hosts", "h1:1,h2:1", "--faults", "shrink", "--seed", "1"]
-        words += ["--watch-dir", str(folder / "state"), *flags, "train.py", kind, "1000"]
+        words = ["run", *ranks, "--seed", "1", "--watch-dir", str(folder / "state"), *flags, "train.py", kind, "1000"]
         environ = {"TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **hosts.environ}
         self.job = Job([*hosts.on(folder=folder), LAUNCHER, *words], folder, **environ)
         limit = time.monotonic() + 200
@@ -37,6 +36,13 @@ class Growing:
         """What `matex-tf join` has come to."""
         file = next((self.folder / "state" / "matex_tf" / "jobs").glob("*.json"))
         return Job([*self.hosts.on(folder=self.folder), LAUNCHER, "join", str(file), *flags], self.folder).end(300)
+
+    def await_ranks(self, count, gone=""):
+        """Wait until so many ranks train, and none is on a host any more that is named."""
+        limit = time.monotonic() + 120
+        while (self.folder / "begun").read_text() != str(count) or (gone and self.ranks(gone)):
+            assert time.monotonic() < limit and self.job.process.poll() is None, self.job.end(1)
+            time.sleep(0.1)
 
     def ranks(self, host, which="-m matex_tf"):
         """The processes of ranks on a host, those that have come too."""
@@ -72,9 +78,9 @@ def begin(tmp_path):
     """Starts a job, with so many hosts there."""
     jobs = []
 
-    def start(count, *words):
+    def start(count, *words, **more):
         jobs.append((hosts := Hosts(count)).__enter__())
-        jobs.append(growing := Growing(hosts, tmp_path, *words))
+        jobs.append(growing := Growing(hosts, tmp_path, *words, **more))
         return growing
 
     yield start
@@ -103,10 +109,7 @@ def test_falls_silent(begin):
     growing = begin(2, "arrays", "--stall-abort-seconds", "12")
     assert growing.join("-n", "2").code == 0
     growing.hosts.unplug("h2")
-    limit = time.monotonic() + 60
-    while growing.ranks("h2"):  # they end, as the others go on
-        assert time.monotonic() < limit, growing.ranks("h2")
-        time.sleep(0.1)
+    growing.await_ranks(2, "h2")  # they end, as the others go on
     said, sizes = growing.end("h2")
     assert sizes[-1] == 2 and "2 ranks continue" in said, (said, sizes)
 
@@ -129,3 +132,31 @@ def test_where_it_comes(begin, tmp_path):
     said, sizes = growing.end()
     left = "left, as it was told to (SIGTERM)"
     assert left in said and "died in" not in said and sizes[-1] == 2, (said[-1500:], sizes)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("host", ["h1", "h2"])
+def test_hosts_file(begin, tmp_path, host):
+    """Ranks come to the hosts of a file that has more room, and leave those that are gone, with the first rank too."""
+    file, other = tmp_path / "hosts", {"h1": "h2", "h2": "h1"}[host]
+    file.write_text("h1 slots=1\nh2 slots=1\n")
+    growing = begin(3, "arrays", ranks=("--ranks", "2:3", "--hosts-file", str(file)))
+    file.write_text(f"{host}:1\n{other}:8\nh3:1\n")  # as many as --ranks allows
+    growing.await_ranks(3)
+    time.sleep(2)  # its first steps are over
+    file.unlink()
+    time.sleep(3)
+    (tmp_path / "new").write_text(f"{other}:2\n")
+    (tmp_path / "new").rename(file)
+    growing.await_ranks(2, host)
+    file.write_text(f"{other}:1\n")
+    time.sleep(8)
+    said, sizes = growing.end()
+    for line in (
+        *("hosts names h3, on which the job has no rank", "hosts has changed: ranks to join: 1, to leave: 0"),
+        *(f"a rank on {other} has joined, and 3 ranks", "cannot be read: No such file or directory. The job continues"),
+        *("hosts has changed: ranks to join: 0, to leave: 1", "left, as it was told to (SIGTERM)"),
+        "ranks that hosts has no room for stay (1): the job has --min-ranks 2",
+    ):
+        assert said.count(line) == 1, (line, said)
+    assert 3 in sizes and sizes[-1] == 2, sizes

@@ -46,7 +46,8 @@ class Note(keras.callbacks.Callback):
     seen = False
 
     def on_train_batch_end(self, batch, logs=None):
-        open("begun", "w").close()
+        with open("begun", "w") as file:
+            file.write(str(matex_tf.size()))
         time.sleep(0.05 if epochs == 1000 else 0)
 
     def on_epoch_end(self, epoch, logs=None):

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from matex_tf import settings
 from matex_tf.core import world as world_module
 from matex_tf.core.world import World
-from matex_tf.errors import CommunicationError
+from matex_tf.errors import CommunicationError, SettingError
 from matex_tf.faults import growth, placement
 from matex_tf.faults.arrival import Line
 from matex_tf.job import layered
@@ -20,6 +21,7 @@ from matex_tf.patches.recovery.checkpoint_timer import Due
 from matex_tf.patches.recovery.growing_fit import Questions
 from matex_tf.patches.sources.array_fingerprint import Print
 from matex_tf.settings import Settings
+from matex_tf.watching import hosts_file
 
 
 @pytest.fixture
@@ -161,3 +163,52 @@ def test_told_to_leave(grows):
         os.kill(os.getpid(), signal.SIGTERM)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM and not again.leaves
+
+
+def test_wanted_hosts(grows, monkeypatch):
+    """The newest ranks leave a host that has less room, and none below --min-ranks; others come, up to --max-ranks."""
+    made, world, said = grows
+    world.hosts, world.first_ranks, wanted = ["h1", "h2.example", "h1", "h1"], [0, 3, 4, 5], made._wanted
+    wanted._least, wanted._most, brought = 2, 5, []
+    monkeypatch.setattr(wanted, "_bring", lambda ranks, hosts: brought.append((ranks, hosts)) or [])
+
+    def leave(rank):
+        index = world.first_ranks.index(rank)
+        del world.first_ranks[index], world.hosts[index]
+
+    monkeypatch.setattr(made.starter, "tell_to_leave", leave)
+    wanted.follow("file", {"h1": 2, "h2": 9, "h3": 1})
+    assert world.first_ranks == [0, 3, 4] and brought == [(2, {"h2.example": 8})]
+    assert "file names h3, on which the job has no rank" in said[0] and "to join: 2, to leave: 1" in said[1]
+    wanted.follow("file", {"h1": 0, "h3": 1})
+    assert world.first_ranks == [0, 3] and "stay (1): the job has --min-ranks 2" in said[-1] and len(said) == 4
+    made.told([{"leave": 7}, {"leave": 0}])
+    assert made.leaves
+    monkeypatch.setattr(socket, "gethostbyname_ex", lambda host: (host, [], ["10.0.0.2"]))
+    assert placement.is_host("10.0.0.2", "h2") and not placement.is_host("10.0.0.3", "h2")
+
+
+def test_hosts_file(tmp_path, monkeypatch):
+    """What a file says for a moment is passed over; one that cannot be read is said once, and the job is told once of
+    what it then has: also of hosts that are gone."""
+    path, said, here = tmp_path / "hosts", [], socket.gethostname()
+
+    def read(name):
+        if "x" in (text := Path(name).read_text()):
+            raise SettingError(f"{name} is broken.")
+        return text
+
+    path.write_text("localhost")
+    file = hosts_file.HostsFile(str(path), "localhost", read, "job", str(tmp_path), said.append)
+    looks = []
+    more, moved = ["localhost", "h1", "localhost,h1:2", "localhost,h1:2"], ["h1:2,localhost", "h1:2", "h1:2"]
+    for text in (*more, "x", "x", "x", *moved):
+        path.write_text(text)
+        os.utime(path, ns=(0, len(looks)))
+        looks.append(file._look())
+    assert looks == [False] * 3 + [True] + [False] * 5 + [True] and file._wanted == {here: 0, "h1": 2}
+    assert said == [f"{path} is broken. The job continues on the hosts that it has"]
+    monkeypatch.setattr(hosts_file, "_SECONDS_TO_FIND", 0)
+    for _ in range(3):
+        file._tell()
+    assert len(said) == 2 and "has changed, and the job cannot be told" in said[1]
