@@ -14,6 +14,7 @@ from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
 from matex_tf.patches.partition.labels import F, Label, P, R, S
 from matex_tf.patches.partition.philox import Shared, States
+from matex_tf.patches.partition.rules import draws
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import Shaped
 
@@ -45,7 +46,8 @@ class Partitioned:
     ):
         """Args:
         traced: a concrete function of tensors.
-        rows: for each tensor of a batch, whether its first axis runs over the rows of the batch.
+        rows: for each tensor of a batch, whether its first axis runs over the rows of the batch. Without any, every
+            rank computes all of it.
         columns: the shapes of the function's tensors, None as the first dimension of those with rows and nowhere else;
             None: those that it was traced for.
         after_last: see `build.Builder`.
@@ -64,7 +66,7 @@ class Partitioned:
         self._count = len(rows) - sum(map(len, taken))
         columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
         self._given = [*columns, *(shape for batch in taken for shape in batch)]
-        self._shaped, self._xla = inference.of(traced.graph, columns, taken, fixed), xla
+        self._shaped, self._xla = inference.of(traced.graph, columns, taken, fixed, any(rows)), xla
         self._shaped.set_by_xla(xla is not None)
         self.drops_row = _drops_row(self._shaped)
         self._captured = len(traced.inputs) - self._count
@@ -80,6 +82,23 @@ class Partitioned:
             inside = [handle for outside, handle in held if id(outside) in wanted]
             self.plan.gradients = schedule.gradients(self.plan, inside)
         self._made: dict[bool, Any] = {}
+
+    @classmethod
+    def whole(cls, traced: Any, count: int, exchange: Exchange, states: Shared) -> Partitioned | None:
+        """A function that every rank computes whole, with the counters that its draws have where it is split by rows;
+        None if it draws nothing that takes one, or cannot be made, so that what was traced is run.
+
+        Args:
+            count: the tensors of a batch. states: see `__init__`.
+        """
+        if not draws.from_states(traced.graph):
+            return None
+        try:
+            made = cls(traced, [False] * count, exchange, states=states)
+            made.graph()
+        except Exception:  # whatever it is, what was traced is right but for draws of batches of other shapes
+            return None
+        return made
 
     def _into_parts(self, slots: shards.Slots) -> list[Label]:
         """The labels of what the function captures; of variables in parts those of the rank take the place."""

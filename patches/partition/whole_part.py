@@ -34,6 +34,22 @@ class WholePart:
         *first, last = names[:_NAMED] + more
         return f"{', '.join(first)} and {last}" if first else last
 
+    @property
+    def is_worth_a_line(self) -> bool:
+        """Whether it is not too small to speak of."""
+        return bool(self.ops) and self.share >= _WORTH_A_LINE
+
+    def line(self, name: str) -> str:
+        """What to say of it.
+
+        Args:
+            name: of the step, the first words of the line.
+        """
+        return (
+            f"{name} has {self.share:.0%} of its values computed whole by every rank, since no rule says how rows go "
+            f"through {self}"
+        )
+
 
 def of(plan: Plan) -> WholePart:
     """The part of a step that is computed whole."""
@@ -60,21 +76,6 @@ def whole_line(name: str, why: str) -> str:
 def reason(error: Exception) -> str:
     """Why a step could not be rebuilt, from an error that nobody expected: the first line of it."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def line(name: str, plan: Plan) -> str:
-    """What to say of the part of a step that is computed whole; empty if it is not worth a line.
-
-    Args:
-        name: of the step, the first words of the line. plan: finished, for the ops and the labels.
-    """
-    part = of(plan)
-    if not part.ops or part.share < _WORTH_A_LINE:
-        return ""
-    return (
-        f"{name} has {part.share:.0%} of its values computed whole by every rank, since no rule says how rows go "
-        f"through {part}"
-    )
 
 
 def _nodes(plan: Plan) -> Iterator[tuple[Plan, Node]]:

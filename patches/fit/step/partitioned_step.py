@@ -106,6 +106,7 @@ class PartitionedStep:
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
+        self._told: set[str] = set()  # parts that are computed whole; they are other parts of batches of other shapes
         self.how = ""
 
     @functools.cached_property
@@ -139,7 +140,7 @@ class PartitionedStep:
             if promise is not None:
                 states = self._states_of(_whole(promise, built_with))
             made = self._rebuild(traced, spec, why, number, states)
-            made.tell(self._name)
+            made.tell(self._name, self._told)
         while not made.is_current():  # ranks have died since its variables were put in parts
             made.renew()
             self._rebuilt, self._last = {}, None  # others hold the former parts
@@ -242,6 +243,7 @@ class _Rebuilt:
         self._sums = sums if sums is not None and sums.handles else None
         self._partitioned: Partitioned | None = None  # stays so for a step that is computed whole
         self._leaves = leaves = Leaves(spec, slices)
+        self._whole = functools.cache(lambda: Partitioned.whole(traced, len(leaves.rows), ranks, states))
         if not leaves.are_tensors and slots is None:
             self.why_whole = "its batches are ragged or sparse"
         if self.why_whole:
@@ -275,13 +277,19 @@ class _Rebuilt:
         """The variables that it may change."""
         return Values(self.traced if self._partitioned is None else self._partitioned.graph())
 
-    def tell(self, name: str) -> None:
-        """Say what every rank computes whole, all of the step or a part of it."""
+    def tell(self, name: str, told: set[str]) -> None:
+        """Say what every rank computes whole, all of the step or a part of it.
+
+        Args:
+            name: of the step. told: the parts that were named; completed.
+        """
         if self._partitioned is None:
             log_once.log(whole_part.whole_line(name, self.why_whole))
             return
-        if line := whole_part.line(name, self._partitioned.plan):
-            log_once.log(line)
+        part = whole_part.of(self._partitioned.plan)
+        if part.is_worth_a_line and str(part) not in told:
+            told.add(str(part))
+            log_once.log(part.line(name))
         if line := self._slots.line() if self._slots is not None else "":
             log_once.log(line)
 
@@ -311,7 +319,10 @@ class _Rebuilt:
         if made is None:
             if self._slots is not None:
                 self._slots.join()
-            return self.traced(*self._leaves.whole(data, self._slices, share))
+            given, whole = self._leaves.whole(data, self._slices, share), self._whole()
+            if whole is None:
+                return self.traced(*given)
+            return whole([leaf for leaf in tf.nest.flatten(given) if leaf is not None], 0, share.total, share.total)
         if self._slots is not None:
             self._slots.split()
         return made(self._leaves.mine(data, share), share.first, share.rows, share.total, share.low)

@@ -12,6 +12,7 @@ a concrete function.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import weakref
 from collections.abc import Callable, Sequence
@@ -251,13 +252,20 @@ class _Traced:
                 made = Partitioned(self._concrete, mask, Ranks(), given, **more)
                 for empty in {False, few}:
                     made.graph(empty)
-                if line := whole_part.line(self._name, made.plan):
-                    log_once.log(line)
+                part = whole_part.of(made.plan)
+                if part.is_worth_a_line:
+                    log_once.log(part.line(self._name))
                 return made
             except Exception as error:  # whatever it is, what was traced is right
                 why = whole_part.reason(error)
         self._tell_whole(why)
         return None
+
+    @functools.cached_property
+    def _of_whole_batches(self) -> Partitioned | None:
+        return Partitioned.whole(
+            self._concrete, len(self._concrete.inputs) - len(self._concrete.captured_inputs), Ranks(), self._states
+        )
 
     def _tell_whole(self, why: str) -> None:
         if self._trains:
@@ -265,7 +273,10 @@ class _Traced:
 
     def _whole(self, flat: Sequence[Any]) -> Any:
         """What one rank does."""
-        return self._concrete._call_flat(list(flat), self._concrete.captured_inputs)
+        if self._of_whole_batches is None:
+            return self._concrete._call_flat(list(flat), self._concrete.captured_inputs)
+        whole = self._of_whole_batches.flat(list(flat), 0, 1, 1)
+        return self._concrete.function_type.pack_output(whole)
 
 
 def _rows_among(flat: Sequence[Any], totals: set[int]) -> int:

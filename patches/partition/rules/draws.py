@@ -7,6 +7,7 @@ compiled step) has its counter in a variable here: the graphs of a step would ha
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +105,13 @@ def stateful(op: Op) -> Ruling | None:
 
     wants = [R] * len(op.labels)
     return Ruling(wants, [S(0)], build, whole) if by_row else Ruling(wants, [R], whole)
+
+
+def from_states(graph: Any) -> bool:
+    """Whether a FuncGraph, or a function in it, has ops that draw from a state of their own."""
+    definition = graph.as_graph_def()
+    nodes = itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
+    return any(node.op in _STATEFUL for node in nodes)
 
 
 def _has_rows(op: Op) -> bool:

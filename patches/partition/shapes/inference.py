@@ -12,6 +12,7 @@ Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_get_function
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,7 +31,9 @@ from matex_tf.patches.partition.tensor_map import TensorMap
 PRIMES = (7919, 7907, 7901, 7883, 7879, 7877, 7873, 7867, 7853, 7841)
 
 
-def of(graph: Any, shapes: Sequence[Any], taken: Sequence[Sequence[Any]] = (), fixed: int = 0) -> Shaped:
+def of(
+    graph: Any, shapes: Sequence[Any], taken: Sequence[Sequence[Any]] = (), fixed: int = 0, rows: bool = True
+) -> Shaped:
     """The graph of a traced step with shapes for a prime number of rows.
 
     Args:
@@ -38,17 +41,17 @@ def of(graph: Any, shapes: Sequence[Any], taken: Sequence[Sequence[Any]] = (), f
         shapes: for the first inputs of it, the shape with None for the number of rows; the others keep theirs.
         taken: the same for the tensors of each batch that the step takes from an iterator; see `iterators`.
         fixed: the number of rows that the graph was traced for; 0: any number.
+        rows: whether a dimension that is None is the number of rows; else it is any size.
     """
     prime = _prime(graph)
-    batches = [[_primed(shape, prime) for shape in batch] for batch in taken]
+    primed = functools.partial(_primed, prime=prime if rows else None)
+    batches = [[primed(shape) for shape in batch] for batch in taken]
     given = [shape for shape in [*shapes, *(one for batch in taken for one in batch)] if shape.rank]
     sizes = {size for shape in given for size in shape.as_list() if size is not None}  # a length may be open in a trace
-    return _shaped(
-        graph, prime, [_primed(shape, prime) for shape in shapes], {}, sizes=sizes, batches=batches, fixed=fixed
-    )
+    return _shaped(graph, prime, [primed(shape) for shape in shapes], {}, sizes=sizes, batches=batches, fixed=fixed)
 
 
-def _primed(shape: Any, prime: int) -> tf.TensorShape:
+def _primed(shape: Any, prime: int | None) -> tf.TensorShape:
     return shape if shape.rank is None else tf.TensorShape([prime if size is None else size for size in shape])
 
 

@@ -15,6 +15,7 @@ from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import log_once, model_state
 from matex_tf.patches.fit.step import partitioned_step
 from matex_tf.patches.partition.build import CannotPartition
+from matex_tf.patches.partition.step import Partitioned
 from matex_tf.state import run_state
 
 ROWS, BATCH = 70, 23  # the last batch has one row, fewer than ranks
@@ -217,9 +218,13 @@ class Pairs(keras.Model):
         return {"step_loss": loss}
 
 
-def two_sizes():
-    """What `fit` leaves behind where a batch joins 4 rows and 12 others, and the last one 4 rows and 6 others."""
+def two_sizes(most):
+    """What `fit` leaves behind where a batch joins 4 rows and 12 others, and the last one 4 rows and 6 others.
+
+    Args: most: shapes for which a step is rebuilt.
+    """
     before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    most_before, partitioned_step.MOST = partitioned_step.MOST, most
     try:
         keras.utils.set_random_seed(5)
         random, model = np.random.RandomState(0), Pairs()
@@ -234,6 +239,7 @@ def two_sizes():
             history += model.fit(tf.data.Dataset.zip((rows, others)), epochs=2, verbose=0).history["step_loss"]
         return history, [np.asarray(weight) for weight in model.weights]
     finally:
+        partitioned_step.MOST = most_before
         settings.use(before)
 
 
@@ -249,8 +255,14 @@ def _batches(kind, x, y):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 
-def _refuse(*_, **__):
-    raise CannotPartition("a test says so")
+class _Refused(Partitioned):
+    def __init__(self, *_, **__):
+        raise CannotPartition("a test says so")
+
+
+class _Failing(Partitioned):
+    def __init__(self, *_, **__):
+        [][0]
 
 
 def computed_whole(kind, shards=False):
@@ -265,7 +277,7 @@ def computed_whole(kind, shards=False):
     said = set(run_state.part(log_once.Said))
     try:
         if kind in ("cannot", "fails"):
-            partitioned_step.Partitioned = _refuse if kind == "cannot" else (lambda *_, **__: [][0])
+            partitioned_step.Partitioned = _Refused if kind == "cannot" else _Failing
         keras.utils.set_random_seed(1)
         random, ranks = np.random.RandomState(0), world.current()
         x, y = random.rand(ROWS, 12).astype("float32"), random.rand(ROWS, 1).astype("float32")
@@ -300,7 +312,7 @@ def rebuilt_by_some():
     original = partitioned_step.Partitioned
     try:
         if world.rank() == world.size() - 1:
-            partitioned_step.Partitioned = _refuse
+            partitioned_step.Partitioned = _Refused
         model = keras.Sequential([keras.Input((3,)), layers.Dense(1)])
         model.compile("sgd", "mse")
         model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
