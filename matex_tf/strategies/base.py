@@ -44,7 +44,7 @@ class Update:
         names: the paths of the variables that it updates, for messages.
         apply: applies gradients as the optimizer would; in this graph, or in eager mode.
         changed: all variables that this changes: the weights, and those of the optimizer.
-        part: float32 scalar of the graph, rows of the batch that are this rank's, of all rows.
+        part: float64 scalar of the graph, rows of the batch that are this rank's, of all rows.
     """
 
     key: Any

@@ -59,10 +59,10 @@ def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
         own: a scalar of any number dtype, this rank's. part: of the step. label: its name, for errors.
 
     Returns:
-        float32 scalar.
+        float64 scalar.
     """
     if virtual_ranks.current() is not None:
-        counted = tf.math.multiply_no_nan(tf.cast(own, tf.float32), part.alive)
+        counted = tf.math.multiply_no_nan(tf.cast(own, tf.float64), part.alive)
         return tf_op.sum_over_ranks([counted], "add up over a batch", [label])[0]
 
     def total(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
@@ -73,7 +73,7 @@ def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
             ranks, [value if rows else np.zeros_like(value)], "add up over a batch", [label]
         )
 
-    (whole,) = tf_op.call(total, [tf.cast(own, tf.float32), _numbers(part)], [tf.float32], lambda arrays: [arrays[0]])
+    (whole,) = tf_op.call(total, [tf.cast(own, tf.float64), _numbers(part)], [tf.float64], lambda arrays: [arrays[0]])
     whole.set_shape([])
     return whole
 
@@ -85,20 +85,20 @@ def average(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tenso
         own: a float tensor, of the same shape on every rank. part: of the step. label: its name, for errors.
 
     Returns:
-        float32, of the shape of `own`.
+        float64, of the shape of `own`.
     """
     if virtual_ranks.current() is not None:
-        weighted = tf.math.multiply_no_nan(tf.cast(own, tf.float32), part.weight)
+        weighted = tf.math.multiply_no_nan(tf.cast(own, tf.float64), part.weight)
         return tf_op.sum_over_ranks([weighted], "average over a batch", [label])[0]
 
     def mean(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, total, shared) = world.current(), numbers
         if ranks.is_single or not shared:
             return [value]
-        weighted = value * np.float32(rows / total) if rows else np.zeros_like(value)
+        weighted = value * (rows / total) if rows else np.zeros_like(value)
         return process_group.sum_arrays(ranks, [weighted], "average over a batch", [label])
 
-    (whole,) = tf_op.call(mean, [tf.cast(own, tf.float32), _numbers(part)], [tf.float32], lambda arrays: [arrays[0]])
+    (whole,) = tf_op.call(mean, [tf.cast(own, tf.float64), _numbers(part)], [tf.float64], lambda arrays: [arrays[0]])
     whole.set_shape(own.shape)
     return whole
 

@@ -41,12 +41,12 @@ class StepShare:
 
     @property
     def weight(self) -> tf.Tensor:
-        """float32 scalar, rows / total: how much this rank's mean counts in the mean of the batch."""
-        return tf.cast(self.rows, tf.float32) / tf.cast(self.total, tf.float32)
+        """float64 scalar, rows / total: how much this rank's mean counts in the mean of the batch."""
+        return tf.cast(self.rows, tf.float64) / tf.cast(self.total, tf.float64)
 
     @property
     def weight_in_mean(self) -> tf.Tensor:
-        """float32 scalar, how much a mean over the rows that the step sees counts in a metric's sum over ranks."""
+        """float64 scalar, how much a mean over the rows that the step sees counts in a metric's sum over ranks."""
         return self.weight
 
     @property
@@ -56,8 +56,8 @@ class StepShare:
 
     @property
     def alive(self) -> tf.Tensor:
-        """float32 scalar, 1 where the rank has rows, 0 for a ghost."""
-        return tf.cast(self.rows > 0, tf.float32)
+        """float64 scalar, 1 where the rank has rows, 0 for a ghost."""
+        return tf.cast(self.rows > 0, tf.float64)
 
     @property
     def draws_by_row(self) -> bool:

@@ -40,7 +40,8 @@ def install(module: ModuleType) -> None:
         if given["reduction"] == "mean_with_sample_weight" and given.get("sample_weight") is not None:
             if part.apart:
                 return result
-            return result * own_to_whole(tf.reduce_sum(given["sample_weight"]), part, "the loss's sample weights")
+            whole = own_to_whole(tf.reduce_sum(given["sample_weight"]), part, "the loss's sample weights")
+            return result * tf.cast(whole, result.dtype)
         return result
 
     def apply_mask(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -55,7 +56,7 @@ def install(module: ModuleType) -> None:
         ):
             return result
         valid = tf.reduce_sum(tf.cast(given["mask"], result.dtype))
-        return result * own_to_whole(valid, part, "the loss's mask")
+        return result * tf.cast(own_to_whole(valid, part, "the loss's mask"), result.dtype)
 
     wrapping.wrap(module, "reduce_values", reduce_values)
     wrapping.wrap(module, "apply_mask", apply_mask)
@@ -84,8 +85,8 @@ def own_to_whole(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.
         label: a name for it, for errors.
 
     Returns:
-        float32 scalar.
+        float64 scalar.
     """
-    own = tf.stop_gradient(tf.cast(own, tf.float32))
+    own = tf.stop_gradient(tf.cast(own, tf.float64))
     (whole,) = tf_op.sum_over_ranks([own * part.alive], "add up what a mean divides by", [label])
     return tf.math.divide_no_nan(own, whole * part.weight)

@@ -208,11 +208,11 @@ def paths(variables: Sequence[Any]) -> list[str]:
 
 
 def part_of_batch() -> tf.Tensor:
-    """float32 scalar, by which this rank's gradients count in what is added up over the ranks."""
+    """float64 scalar, by which this rank's gradients count in what is added up over the ranks."""
     part = batch_share.current()
     if not strategy().averages_gradients:
-        return part.alive if part is not None else tf.constant(1.0)
-    return part.weight if part is not None else tf.constant(1.0 / world.current().size)
+        return part.alive if part is not None else tf.constant(1, tf.float64)
+    return part.weight if part is not None else tf.constant(1 / world.current().size, tf.float64)
 
 
 def weighted(grads: Sequence[Any]) -> list[Any]:

@@ -30,6 +30,6 @@ def _call(wrapped: Any, compiled: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     y_pred = inspect.signature(wrapped).bind(*args, **kwargs).arguments["y_pred"]
     rows = tf.shape(tf.nest.flatten(y_pred)[0])[0] if part is None else part.total
-    counts_as = tf.where(tf.equal(rows, first), float(first), 1.0)
+    counts_as = tf.where(tf.equal(rows, first), tf.constant(first, tf.float64), 1.0)
     with under_way.having(counts_as=counts_as):
         return wrapped(*args, **kwargs)

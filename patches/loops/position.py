@@ -45,13 +45,13 @@ class LoopPart(batch_share.StepShare):
 
     @property
     def weight(self) -> tf.Tensor:
-        """float32 scalar, how much this rank's gradient counts."""
-        return tf.where(self.kind == SPLIT, super().weight, 1.0 / world.current().size)
+        """float64 scalar, how much this rank's gradient counts."""
+        return tf.where(self.kind == SPLIT, super().weight, tf.constant(1 / world.current().size, tf.float64))
 
     @property
     def weight_in_mean(self) -> tf.Tensor:
-        """float32 scalar, how much a mean over rows counts in a metric: a whole batch is counted on one rank alone."""
-        return tf.where(self.kind == SPLIT, super().weight, 1.0)
+        """float64 scalar, how much a mean over rows counts in a metric: a whole batch is counted on one rank alone."""
+        return tf.where(self.kind == SPLIT, super().weight, tf.constant(1, tf.float64))
 
     @property
     def shared_out(self) -> tf.Tensor:
@@ -60,8 +60,8 @@ class LoopPart(batch_share.StepShare):
 
     @property
     def alive(self) -> tf.Tensor:
-        """float32 scalar, 1 where the rank has rows."""
-        return tf.cast((self.rows > 0) | (self.kind != SPLIT), tf.float32)
+        """float64 scalar, 1 where the rank has rows."""
+        return tf.cast((self.rows > 0) | (self.kind != SPLIT), tf.float64)
 
     @property
     def draws_by_row(self) -> bool:

@@ -46,6 +46,11 @@ def test_guide(ranks, guide):
     same(ranks(loops.guide, **GUIDES[guide]), rtol=1e-4 if "adam" in guide else 1e-5)
 
 
+def test_in_float64(ranks):
+    """Ranks weigh what they add up in as many bits."""
+    same(ranks(loops.in_float64, (1, 3)), rtol=1e-13, atol=1e-14)
+
+
 @pytest.mark.variants(0)
 def test_guide_on_more(ranks):
     """The same for the other sizes."""

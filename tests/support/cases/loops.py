@@ -30,6 +30,19 @@ def weights(model, *more):
     return [np.array(weight) for weight in model.get_weights()] + [np.array(variable) for variable in more]
 
 
+def in_float64():
+    """Losses and weights of an eager loop that computes in float64."""
+    rows, targets = (np.random.default_rng(number).normal(size=(13, 2)) for number in (1, 2))
+    kernel, losses = tf.Variable([[0.5, 0.25], [1.0, 0.125]], dtype=tf.float64), []
+    optimizer = keras.optimizers.SGD(0.1)
+    for x, y in tf.data.Dataset.from_tensor_slices((rows, targets)).batch(5).repeat(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ kernel - y) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, kernel), kernel)])
+        losses.append(float(loss))
+    return losses, kernel.numpy()
+
+
 def guide(compiled=False, optimizer="momentum", rows=101, batch_size=25, apply="apply", clip=False, epochs=3):
     """Training and validation, metrics read and reset at the end of each epoch.
 
