@@ -107,9 +107,13 @@ GRAPHS = (
     Fact("tensorflow.python.ops.while_v2", "", "_get_graph", "loops in a step"),
     Fact("tensorflow.python.ops.cond_v2", "", "get_func_graphs", "branches in a step"),
     Fact("tensorflow.python.ops.array_ops", "", "unique", "indices that are distinct over ranks"),
-    Fact("tensorflow.python.autograph.core.ag_ctx", "", "ControlStatusCtx Status", "functions that Keras 2 converts"),
+    Fact(
+        "tensorflow.python.autograph.core.ag_ctx", "", "ControlStatusCtx Status control_status_ctx",
+        "functions that are converted, as without a wrapper",
+    ),
     Fact("tensorflow.python.autograph.pyct.loader", "", "load_source", "files that AutoGraph writes"),
     Fact("tensorflow.python.autograph.impl.api", "*", "ag_source_map", "code that AutoGraph has converted"),
+    Fact("tensorflow.python.autograph.impl.api", "", "autograph_artifact", "wrappers that AutoGraph leaves alone"),
 )  # fmt: skip
 
 #: Random numbers.

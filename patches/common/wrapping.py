@@ -149,14 +149,20 @@ def around(original: Callable[..., Any], wrapper: Callable[..., Any], in_steps: 
     """
     import tensorflow as tf
 
+    context = importlib.import_module("tensorflow.python.autograph.core.ag_ctx")
+    artifact = importlib.import_module("tensorflow.python.autograph.impl.api").autograph_artifact
+
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = original.__get__(self, type(self))
+        outside, bound = context.control_status_ctx(), original.__get__(self, type(self))
+        if outside.status is context.Status.ENABLED:  # a tf.function calls it: converted as without the wrapper
+            bound = tf.__internal__.autograph.tf_convert(bound, outside)
         if is_aside() or (alone() and not in_steps):
             return bound(*args, **kwargs)
-        return wrapper(bound, self, args, kwargs)
+        with context.ControlStatusCtx(context.Status.DISABLED):
+            return wrapper(bound, self, args, kwargs)
 
-    return tf.autograph.experimental.do_not_convert(wrapped)
+    return artifact(wrapped)
 
 
 def has_nothing_to_share() -> bool:

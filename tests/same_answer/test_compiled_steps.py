@@ -7,7 +7,7 @@ from tests.support.cases import compiled_steps
 
 FORMS = [
     *("gan", "Returned", "LazyVariables", "Nested", "Accumulating", "Sam", "Maml", "Summed", "Scaled", "Beside"),
-    *("Ragged", "Words", "Stateful"),
+    *("Ragged", "Words", "Stateful", "Converted"),
 ]
 
 

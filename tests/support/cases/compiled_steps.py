@@ -285,6 +285,29 @@ class Stateful(_Step):
         return super().run(pipeline(drop_remainder=True))
 
 
+class Converted(_Step):
+    """A metric of the script's own with a Python `if` on a tensor, of which AutoGraph makes a graph."""
+
+    class Signed(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.kept = self.add_weight(shape=(), initializer="zeros")
+
+        def update_state(self, y, logits):
+            most = tf.reduce_mean(logits)
+            if most > 0:
+                self.kept.assign_add(most)
+            else:
+                self.kept.assign_sub(2 * most)
+
+        def result(self):
+            return self.kept + 0
+
+    def __init__(self):
+        super().__init__()
+        self.accuracy = self.Signed()
+
+
 FORMS = {kind.__name__: kind for kind in _Step.__subclasses__()}
 
 
