@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,14 +29,15 @@ class EndsToResume(SystemExit):
 
     Args:
         where: what the checkpoint is of, such as "step 3 of epoch 2 of fit 1".
+        by: the signal that has asked for it.
     """
 
-    #: The exit code of such a job: "try again later" (EX_TEMPFAIL of sysexits.h).
+    #: The exit code of such a job: "try again later" (EX_TEMPFAIL of sysexits.h). By SIGTERM it is that of the signal.
     CODE = 75
 
-    def __init__(self, where: str):
-        super().__init__(self.CODE)
-        self.where = where
+    def __init__(self, where: str, by: signal.Signals = signal.SIGUSR1):
+        super().__init__(128 + by if by == signal.SIGTERM else self.CODE)
+        self.where, self.by = where, by
 
 
 class RanksDisagree(MatexError):

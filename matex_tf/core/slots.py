@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -94,15 +95,20 @@ class Checkpoints(Protocol):
         path: the directory.
         resumed: whether to go on from what is there.
         asked_to_end: whether this rank was asked for a checkpoint with which the job ends.
+        told_to_end: when this rank was told to end, by the monotonic clock; 0.0 where nobody has.
     """
 
     path: Path
     resumed: bool
     asked_to_end: bool
+    told_to_end: float
 
     @property
     def busy(self) -> bool:
         """Whether one is being written."""
+
+    def heeding_the_end(self) -> AbstractContextManager[None]:
+        """Inside, SIGTERM asks for a checkpoint, see `told_to_end`."""
 
     def seed(self, drawn: int) -> int:
         """The seed of the job."""

@@ -11,7 +11,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Checkpoints:
         resumed: whether to go on from what is there.
         say: prints a line for the user.
         asked_to_end: whether SIGUSR1 has asked this rank for a checkpoint, with which the job ends.
+        told_to_end: when SIGTERM has told this rank to end, by the monotonic clock; 0.0 where it has not.
     """
 
     def __init__(self, base: Path, script: str, resumed: bool, say: Callable[[str], None]):
@@ -51,7 +53,7 @@ class Checkpoints:
         self.path = base.joinpath(*self._names)
         self.resumed = resumed
         self.say = say
-        self.asked_to_end = False
+        self.asked_to_end, self.told_to_end = False, 0.0
         self._opened: Folder | None = None
         self._writer = BackgroundWriter("checkpoints", self._not_written)
 
@@ -194,6 +196,34 @@ class Checkpoints:
         limit. A script that has a use of its own for the signal takes it over."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "asked_to_end", True))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # mpirun is deaf to it
+
+    @contextlib.contextmanager
+    def heeding_the_end(self) -> Iterator[None]:
+        """Inside, SIGTERM tells this rank to end with its next checkpoint: where all ranks get it, the job is to end.
+        SIGUSR2 is what the launcher has mpirun pass on for it. A second one ends the rank at once, and one that is not
+        followed before the end of this ends it there."""
+        own, heard = os.getpid(), []
+        if threading.current_thread() is threading.main_thread():
+            heard = [one for one in (signal.SIGTERM, signal.SIGUSR2) if signal.getsignal(one) == signal.SIG_DFL]
+
+        def told(number: int, _: object) -> None:
+            signal.signal(number, signal.SIG_DFL)
+            if os.getpid() != own:  # one that it has forked
+                os.kill(os.getpid(), number)
+            self.told_to_end = time.monotonic()
+
+        for one in heard:
+            signal.signal(one, told)
+        try:
+            yield
+        finally:
+            for one in heard:
+                if signal.getsignal(one) is told:
+                    signal.signal(one, signal.SIG_DFL)
+        if self.told_to_end:
+            self.finish()
+            os.kill(own, signal.SIGTERM)
 
     def finish(self) -> None:
         """Wait until all checkpoints are written."""

@@ -140,7 +140,7 @@ class Finalizer:
             return 130, ""
         if isinstance(error, errors.EndsToResume):
             saved = f"matex_tf: the checkpoint of {error.where} is saved"
-            return error.CODE, f"{saved}, and the job ends, as SIGUSR1 asks\n"
+            return int(error.code or 0), f"{saved}, and the job ends, as {error.by.name} asks\n"
         if isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else 1
             text = f"{error.code}\n" if not isinstance(error.code, int) else ""

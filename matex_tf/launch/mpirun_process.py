@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ STDIN = "MATEX_STDIN"
 _PAUSE = 0.5
 _SECONDS_TO_STOP = 6.0
 _SECONDS_TO_SAVE = 60.0
+_SECONDS_TO_SAVE_AND_STOP = 20.0  # Slurm sends SIGKILL 30 seconds after SIGTERM
 _SSH_LOST = 255
 _STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -62,8 +64,9 @@ def run(
         watch: looks at what mpirun says; one is made where it is needed and not given.
         sign: what rank 0 gives at the end of the script; without it code 0 becomes 1, and `missed` is set. None
             where mpirun's own code is enough.
-        saves: whether SIGUSR1 is for the ranks, which then save a checkpoint and end; ranks that have not ended
-            after a minute (mpirun has not passed it on, or they are not in a `fit`) get SIGTERM.
+        saves: whether SIGUSR1 is for the ranks, which then save a checkpoint and end, and SIGTERM too, in whose place
+            they get SIGUSR2; if they have not ended after a minute, or 20 seconds, mpirun is told to end them. A batch
+            system may send SIGTERM to all processes, so that mpirun must not hear of it: SIGINT stands for it.
     """
     if sign is not None or not local:
         return _run(command, local, survive, watch, sign, sign, saves)
@@ -93,6 +96,7 @@ def _run(
     if watch is None and (survive or not local or sign):
         watch = MpirunMonitor(survive, sign)
     heard = _STOPS | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
+    deaf = {signal.SIGTERM} if saves else set()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
         job = subprocess.Popen(
@@ -101,7 +105,10 @@ def _run(
             stdin=subprocess.DEVNULL if direct else None,
             stderr=watch.source if watch else None,
             restore_signals=False,  # SIGPIPE would end mpirun in the middle of cleaning up, once this process is gone
-            preexec_fn=lifetime.begin_tied(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)),
+            preexec_fn=lifetime.begin_tied(
+                lambda: signal.pthread_sigmask(signal.SIG_SETMASK, {*before, *deaf}),
+                signal.SIGINT if saves else signal.SIGTERM,
+            ),
         )
         if local and loopback.INTERFACE in itertools.takewhile("-n".__ne__, command):
             loopback.narrow_when_up(job.pid)
@@ -117,7 +124,9 @@ def _run(
         lifetime.remove_unused_segments()
     if watch:
         watch.close()
-        watch.stopped = end.stopped or (signal.SIGUSR1 if end.saving else 0)
+        watch.stopped = end.stopped or end.asked
+    if end.asked == signal.SIGTERM and job.returncode:
+        end.stopped = end.asked
     if end.stopped:
         return 128 + end.stopped
     # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.
@@ -149,12 +158,14 @@ class _End:
 
     Attributes:
         stopped: the signal that has stopped it; 0 for none.
-        saving: since when the ranks are asked to save and end, by the monotonic clock; 0.0 where nobody has asked.
+        asked: the signal by which the ranks are asked to save and end; 0 for none.
+        give_up: when they should have done so, by the monotonic clock.
         over: whether all was over, but for mpirun.
     """
 
     stopped: int = 0
-    saving: float = 0.0
+    asked: int = 0
+    give_up: float = math.inf
     over: bool = False
 
 
@@ -180,17 +191,19 @@ def _wait(
     """Wait for mpirun to end, and pass signals on.
 
     Args:
-        heard: the signals to wait for, which are blocked.
+        heard: the signals to wait for, which are blocked; with SIGUSR1 the ranks save a checkpoint, see `run`.
         is_over: whether the script has come to its end, and nobody has to wait for ranks that have not.
         left: looks whether mpirun waits for programs alone; None where that cannot be seen.
     """
     end, waited, ranks = _End(), 0.0, list[int]()
+    saves = signal.SIGUSR1 in heard
+    stops = signal.SIGINT if saves else signal.SIGTERM
     while job.poll() is None:
         ranks = children(job.pid) or ranks
         info = signal.sigtimedwait(heard, _PAUSE)
-        if end.saving and not end.stopped and time.monotonic() > end.saving + _SECONDS_TO_SAVE:
-            end.stopped = signal.SIGUSR1
-            job.terminate()
+        if not end.stopped and time.monotonic() > end.give_up:
+            end.stopped = end.asked
+            job.send_signal(stops)
         if info is None:
             if left and left.look(_PAUSE):
                 if words := left.who_still_runs():
@@ -203,16 +216,18 @@ def _wait(
             waited += _PAUSE if end.stopped or end.over or (watch and watch.seconds >= 0) else 0.0
             if waited >= _SECONDS_TO_STOP:
                 kill(job.pid)  # its daemons on other hosts end the ranks there, and themselves
-        elif info.si_signo == signal.SIGUSR1 and not end.saving:
-            end.saving = time.monotonic()
+        elif saves and info.si_signo in (signal.SIGUSR1, signal.SIGTERM) and not end.asked and not end.stopped:
+            quick = info.si_signo == signal.SIGTERM
+            end.asked = info.si_signo
+            end.give_up = time.monotonic() + (_SECONDS_TO_SAVE_AND_STOP if quick else _SECONDS_TO_SAVE)
             with contextlib.suppress(ProcessLookupError):
-                job.send_signal(signal.SIGUSR1)
+                job.send_signal(signal.SIGUSR2 if quick else signal.SIGUSR1)
         elif info.si_signo in _STOPS:
             # A terminal that is closed tells its first process alone, which may be this one.
             from_terminal = info.si_code > 0 and info.si_signo != signal.SIGHUP
             if not end.stopped and not from_terminal:
                 with contextlib.suppress(ProcessLookupError):
-                    job.send_signal(signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo)
+                    job.send_signal(signal.SIGINT if info.si_signo == signal.SIGINT else stops)
             end.stopped = end.stopped or info.si_signo
     await_ends(lifetime.ends(ranks))  # on two signals in turn mpirun leaves them behind, and each ends by itself
     return end

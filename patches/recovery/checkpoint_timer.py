@@ -1,9 +1,12 @@
-"""When a checkpoint is due: rank 0 decides by its clock, and by SIGUSR1; all ranks ask it before the same steps."""
+"""When a checkpoint is due: rank 0 decides by its clock, and by SIGUSR1; all ranks ask it before the same steps, and
+tell whether they have got SIGTERM."""
 
 from __future__ import annotations
 
 import enum
 import math
+import os
+import signal
 import time
 
 from matex_tf import settings
@@ -12,6 +15,8 @@ from matex_tf.core.slots import Checkpoints
 
 #: The longest that SIGUSR1 waits for the next question: Slurm sends it shortly before the time limit.
 _SECONDS_BETWEEN_QUESTIONS = 5.0
+#: Seconds in which all ranks get a SIGTERM that is for all of them. One that only some have ends these.
+_SECONDS_FOR_ALL = 2.0
 
 
 class Due(enum.Enum):
@@ -54,8 +59,17 @@ class Clock:
         return Due(now)
 
     def _meet(self, answer: tuple[int, int] | None) -> tuple[int, int]:
-        """What rank 0 has answered."""
-        return world.current().broadcast(answer, "ask whether a checkpoint is due")
+        """What rank 0 has answered; to end, where all ranks were told so."""
+        ranks = world.current()
+        assert ranks.checkpoints is not None
+        told = ranks.checkpoints.told_to_end
+        said = ranks.allgather((answer, bool(told)), "ask whether a checkpoint is due")
+        now, wait = next(answer for answer, _ in said if answer is not None)
+        if all(end for _, end in said):
+            return Due.SAVE_AND_END.value, wait
+        if told and time.monotonic() > told + _SECONDS_FOR_ALL:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return now, 1 if any(end for _, end in said) else wait
 
     def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
         """What is due, and the steps until the next question."""

@@ -75,7 +75,9 @@ class Questions(Clock):
         ranks.growth.told([words for _, _, told in said for words in told])
         self.leaving = [first for first, _, _ in said if first >= 0]
         if len(self.leaving) == len(said):
-            os.kill(os.getpid(), signal.SIGTERM)  # which ends it now: the job was told to end
+            if ranks.rank == 0:
+                ranks.log("all ranks got SIGTERM, and the job ends: --faults restart would have saved a checkpoint")
+            os.kill(os.getpid(), signal.SIGTERM)  # which ends it now
         # Where rank 0 dies here nobody has an answer, and the next one is asked before the next step.
         now, wait = next((answer for _, answer, _ in said if answer is not None), (Due.NOTHING.value, 1))
         return (Due.SAVE.value if self.leaving else now), wait

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -141,7 +142,8 @@ class Fit:
                 place = Place(self.number, self._epoch, self._step)
                 self._save(place, last=due is Due.SAVE_AND_END)
                 if due is Due.SAVE_AND_END:
-                    raise EndsToResume(str(place))
+                    by = signal.SIGTERM if self._store.told_to_end else signal.SIGUSR1
+                    raise EndsToResume(str(place), by)
             self._first = False
             return False
         if self._of().done or not self._before():
@@ -319,8 +321,9 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     this = known.under_way = Fit(known, model, store, *_find(known, store))
     before = getattr(model, "_initial_epoch", None)
     try:
-        history = run()
-        this.end()
+        with store.heeding_the_end():
+            history = run()
+            this.end()
     except Complete:
         if before is not None:
             model._initial_epoch = before

@@ -173,19 +173,29 @@ Path("loss").write_text(json.dumps(history["loss"]))
 """
 
 
-@pytest.mark.variants(0)
-def test_sigusr1(tmp_path):
-    """A checkpoint is saved and all ranks end, with code 75; the job goes on from that very step, to the answer of one
-    process. A second signal changes nothing."""
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("to", ["all", "launcher", "ranks", "SIGUSR1"])
+def test_ends_with_a_checkpoint(tmp_path, to):
+    """SIGTERM to all processes, the launcher, or all ranks (code 143), and SIGUSR1 to the launcher (code 75): a
+    checkpoint is saved and all ranks end. The job goes on from that very step, to the answer of one process."""
     (tmp_path / "script.py").write_text(PACED)
     line = [LAUNCHER, "run", "-n", "2", "--seed", "5", "--faults", "restart", "--checkpoint-seconds", "0"]
     job = Job([*line, "script.py"], tmp_path)
     job.await_file(tmp_path / "trains", 120)
-    job.process.send_signal(signal.SIGUSR1)
-    job.process.send_signal(signal.SIGUSR1)
-    ended = job.end(100)
-    saved = re.search(r"the checkpoint of (step \d+ of epoch \d+ of fit 1) is saved, and the job ends", ended.err)
-    assert ended.code == 75 and saved and "--resume on" in ended.err.splitlines()[-1], ended
+    if to == "SIGUSR1":
+        job.process.send_signal(signal.SIGUSR1)
+        job.process.send_signal(signal.SIGUSR1)  # which changes nothing
+    elif to == "launcher":
+        job.process.terminate()
+    else:
+        all_of_them = [(one, "OMPI_COMM_WORLD_RANK" in one.environ()) for one in job.processes()]
+        for one, is_rank in all_of_them:
+            if is_rank or to == "all":
+                one.terminate()
+    ended, name = job.end(100), "SIGUSR1" if to == "SIGUSR1" else "SIGTERM"
+    saved = re.search(rf"the checkpoint of (step \d+ of epoch \d+ of fit 1) is saved, .* as {name} asks", ended.err)
+    assert ended.code == (75 if to == "SIGUSR1" else 143) and "restart 1" not in ended.err, ended
+    assert saved and "--resume on" in ended.err.splitlines()[-1], ended
     assert job.left() == [] and not (tmp_path / "loss").exists()
     (tmp_path / "go").touch()
     ended = Job([*line, "--resume", "on", "script.py"], tmp_path).end(150)
