@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 
 from matex_tf import settings as settings_module
 from matex_tf.cli.checks import gpus
@@ -21,6 +22,8 @@ from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
 from matex_tf.watching import registry
+
+_HOSTS_FILE = "--hosts-file"
 
 
 def parser() -> Parser:
@@ -97,7 +100,7 @@ def command(given: argparse.Namespace) -> int:
     if settings.faults == "restart":
         from matex_tf.launch import restart  # which needs numpy
 
-        code = restart.run(line, ranks, hosts, settings, target.name, mpirun)
+        code = restart.run(line, ranks, hosts, settings, target.name, mpirun, _hosts_now(given))
     elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
         code = mpirun_process.run(line(ranks, hosts, {}))
     else:
@@ -124,8 +127,14 @@ def _following(given: argparse.Namespace, settings: Settings, sign: Sign) -> con
     if why := growth.why_not(settings):
         _say(f"{path} is not looked at while the job runs: {why}")
         return contextlib.nullcontext()
-    read = functools.partial(launching.read_hostfile, "--hosts-file")
+    read = functools.partial(launching.read_hostfile, _HOSTS_FILE)
     return HostsFile(os.path.abspath(path), given.hosts, read, sign.job, settings.watch_dir, _say)
+
+
+def _hosts_now(given: argparse.Namespace) -> Callable[[], str] | None:
+    """Reads the file of `--hosts-file` again; None without one."""
+    path = getattr(given, "hosts_file", "")
+    return functools.partial(launching.read_hostfile, _HOSTS_FILE, path) if path else None
 
 
 def _say(line: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from matex_tf.core.sign import Sign
-from matex_tf.errors import EndsToResume, MatexError
+from matex_tf.errors import EndsToResume, MatexError, SettingError
 from matex_tf.faults import checkpoints
 from matex_tf.faults.checkpoints import Checkpoints
 from matex_tf.launch import lifetime, mpirun_command, mpirun_process, resources, slurm
@@ -31,7 +31,15 @@ _TRIES = 2  # a host may still be busy with the end of the job before
 Line = Callable[[int, str, dict[str, str]], list[str]]
 
 
-def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpirun: Mpirun) -> int:
+def run(
+    line: Line,
+    ranks: int,
+    hosts: str,
+    settings: Settings,
+    script: str,
+    mpirun: Mpirun,
+    hosts_now: Callable[[], str] | None = None,
+) -> int:
     """Run a job to its end, and again where a rank has died; returns the exit code of the last.
 
     Args:
@@ -41,6 +49,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
         settings: `checkpoint_dir`, `max_restarts`, `resume` and `notes` of them.
         script: its name, or that of a module.
         mpirun: which one.
+        hosts_now: gives what the file says by then from which the hosts are; raises `SettingError`. None without one.
 
     Raises:
         MatexError: another job has its checkpoints in the same directory.
@@ -52,7 +61,7 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
     os.environ[checkpoints.RESTARTS] = "0"
     # Slurm has daemons of mpirun on a node that does not answer still running, and would let no others start beside.
     os.environ.setdefault("SLURM_OVERLAP", "1")
-    now, there = ranks, hosts
+    now, there, named = ranks, hosts, hosts
     with _locked(kept):
         for number in range(settings.max_restarts + 1):
             kept.forget_begin()
@@ -73,12 +82,14 @@ def run(line: Line, ranks: int, hosts: str, settings: Settings, script: str, mpi
                 allowed = "1 restart was" if number == 1 else f"{number} restarts were"
                 _say(settings, f"{allowed} allowed (--max-restarts)")
                 break
-            if named := hosts or slurm.hosts():  # also those that were left out before: they may be back
-                now, left = _left(ranks, named, mpirun, settings)
+            named = _named(hosts_now, named, settings)
+            if first := hosts or slurm.hosts():  # also those that were left out before: they may be back
+                left = _left(named or first, mpirun, settings)
                 if not left:
                     _say(settings, "no host can be reached: start the job again with --resume on when hosts are back")
                     break
-                there = left if left != named else hosts
+                now = max(1, ranks * resources.slots(left) // resources.slots(first))
+                there = left if hosts or left != first else ""
             _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {now} rank{'s' * (now > 1)}")
             flags["resume"] = "on"
             os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})
@@ -143,17 +154,25 @@ def _lock(kept: Checkpoints) -> int | None:
         raise kept.unusable(error) from None
 
 
-def _left(ranks: int, hosts: str, mpirun: Mpirun, settings: Settings) -> tuple[int, str]:
-    """The ranks and the hosts of the next job: without hosts that do not answer, and without their share of ranks."""
+def _named(hosts_now: Callable[[], str] | None, before: str, settings: Settings) -> str:
+    """The hosts that the next job may have; those of the one before where the file cannot be read."""
+    try:
+        return hosts_now() if hosts_now else before
+    except SettingError as error:
+        _say(settings, f"{error} The job continues on the hosts that it has")
+        return before
+
+
+def _left(hosts: str, mpirun: Mpirun, settings: Settings) -> str:
+    """The hosts of the next job: without those that do not answer."""
     named = hosts.split(",")
     with ThreadPoolExecutor(min(len(named), 32)) as threads:
         answers = list(threads.map(lambda host: _answers(host.partition(":")[0], mpirun), named))
     left = ",".join(host for host, answer in zip(named, answers, strict=True) if answer)
     silent = [host.partition(":")[0] for host, answer in zip(named, answers, strict=True) if not answer]
-    if not silent or not left:
-        return ranks, left
-    _say(settings, f"{', '.join(silent)} cannot be reached, and is left out")
-    return max(1, ranks * resources.slots(left) // resources.slots(hosts)), left
+    if silent and left:
+        _say(settings, f"{', '.join(silent)} cannot be reached, and is left out")
+    return left
 
 
 def _answers(host: str, mpirun: Mpirun) -> bool:
