@@ -34,6 +34,13 @@ def test_a_second_tensor_with_rows_of_its_own(ranks, most):
     same(ranks(partitioned.two_sizes, (1, 3), most=most, meets=""), rtol=1e-4, atol=1e-5)
 
 
+def test_steps_are_traced_once(ranks):
+    """Where Keras' code alone makes variables, they are made before; TensorFlow traces a step twice otherwise."""
+    results = ranks(partitioned.built_before_it_is_traced, (1, 3))
+    assert [count for _, count in results[3]] == [1] * 3 and results[1][0][1] == 2, results
+    same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("shards", [False, True], ids=["shared", "shards"])
 @pytest.mark.parametrize("kind", ["cannot", "fails"])

@@ -15,7 +15,7 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.across_rows.keras_losses import of_keras
 from matex_tf.patches.common import batch_share, keras_lines, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.fit.step import alike, one_rank_shapes, partitioned_step, quick_call, virtual_steps
+from matex_tf.patches.fit.step import alike, first_step, one_rank_shapes, partitioned_step, quick_call, virtual_steps
 from matex_tf.patches.keras import distribution, metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.shards import variable as in_parts
@@ -93,6 +93,8 @@ class StepGraphs:
         key = slices, -1
         if key not in self._made:
             sharing_report.shared(training=self._kind == "train")
+            if self._kind == "train":
+                self._build(data)
             name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
             counting = whole_step.counting(self._model)
             step = partitioned_step.PartitionedStep(
@@ -114,6 +116,25 @@ class StepGraphs:
                 self._into_parts()
         self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, self.spec)
         return self._made[key]
+
+    def _build(self, data: Any) -> None:
+        """Have a model make the variables of its optimizer and metrics before its step is traced, where Keras' code
+        alone computes: TensorFlow traces a function twice that makes variables, and such code shows no difference."""
+        model, optimizer = self._model, self._model.optimizer
+        own = not of_keras(getattr(optimizer, "inner_optimizer", optimizer)) or first_step.has_own_code(model)
+        if own or not model.built or keras_lines.is_keras_2(model):
+            return
+        import keras
+
+        @tf.function(autograph=False)
+        def build() -> None:  # in a graph: what an optimizer assigns as it is built is lost there, as in plain Keras
+            with keras.name_scope(optimizer.name, caller=optimizer):  # as `Optimizer.apply` does it
+                optimizer.build(model.trainable_variables)
+
+        with contextlib.suppress(Exception), world.alone():  # what cannot be built so is built by the step
+            if not optimizer.built:
+                build.get_concrete_function()
+            model._symbolic_build(data_batch=row_choice.untagged(data))
 
     def _into_parts(self) -> None:
         """Have what shall lie in parts so before the step is traced, once it was compared."""

@@ -243,6 +243,31 @@ def two_sizes(most):
         settings.use(before)
 
 
+def built_before_it_is_traced():
+    """Names of variables, and what `fit` gives, of a model with no slots yet; and how often each update was traced."""
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    update, updates = keras.optimizers.Adafactor.update_step, []
+
+    def counted(optimizer, gradient, variable, learning_rate):
+        updates.append(variable.name)
+        return update(optimizer, gradient, variable, learning_rate)
+
+    try:
+        keras.optimizers.Adafactor.update_step = counted
+        keras.utils.set_random_seed(3)
+        random = np.random.RandomState(0)
+        body = [layers.Dense(2, activation="softmax"), layers.BatchNormalization()]
+        model = keras.Sequential([keras.Input((3,)), *body])
+        model.compile(keras.optimizers.Adafactor(0.1), "sparse_categorical_crossentropy", metrics=["accuracy"])
+        data = random.rand(ROWS, 3).astype("float32"), np.arange(ROWS) % 2
+        history = model.fit(*data, batch_size=BATCH, epochs=2, verbose=0).history
+        names = [variable.path for variable in [*model.optimizer.variables, *model.metrics_variables]]
+        return (names, history), len(updates) / len(set(updates))
+    finally:
+        keras.optimizers.Adafactor.update_step = update
+        settings.use(before)
+
+
 def _batches(kind, x, y):
     """Batches of rows, ragged and sparse ones and of several lengths among them."""
     if kind == "ragged":
