@@ -38,6 +38,29 @@ def crossentropy(y: Any, logits: Any) -> Any:
 
 
 @step
+def looked_up_by_row() -> Any:
+    """Look-ups with batch dimensions, and `take_along_axis` of Keras: what goes back is of each row's own."""
+    import keras
+
+    w, v = weight(12, 12), weight(3, 2)
+
+    def run(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            table = tf.reshape(x @ w, [-1, 4, 3])
+            largest = tf.argsort(tf.reduce_sum(table, -1), -1)[:, :2]
+            of_two = tf.reshape(table, [-1, 2, 2, 3])
+            first = tf.reduce_mean(tf.gather(table, largest, axis=1, batch_dims=1), 1)
+            second = tf.reduce_sum(tf.gather(of_two, tf.argmax(of_two, 2), axis=2, batch_dims=2), [1, 2])
+            third = keras.ops.take_along_axis(table, keras.ops.argsort(table, axis=1)[:, -1:], axis=1)[:, 0]
+            fourth = tf.gather(table, largest % 3, axis=2, batch_dims=1)[:, 0]
+            loss = tf.reduce_mean(tf.square((first + 0.1 * second[:, :3] + third) @ v - fourth))
+        descend(tape, loss, [w, v])
+        return {"loss": loss}
+
+    return [w, v], run
+
+
+@step
 def vq_vae() -> Any:
     """A code book that follows moving averages of what was assigned to each code."""
     w, book, counts, sums = weight(12, 3), weight(5, 3, seed=1), tf.Variable(tf.ones(5, D)), weight(5, 3, seed=1)

@@ -58,6 +58,7 @@ NAMES = (
     "triplets",
     "until",
     "over_rows",
+    "looked_up_by_row",
     "whitening",
     "histograms",
     "mixup",

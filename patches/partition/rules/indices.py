@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import tensorflow as tf
+
 from matex_tf.patches.partition.labels import P, R, S, part
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 
@@ -60,6 +64,24 @@ def segment_sum(op: Op) -> Ruling | None:
     return Ruling([label, label, R], [P])
 
 
+@rule("UnsortedSegmentSum")
+def segments_of_rows(op: Op) -> Ruling | None:
+    """Segments that each row has of its own, as in the gradient of a look-up with batch dimensions."""
+    label, after = op.labels[0] if op.labels[0].kind == "S" else op.labels[1], op.out_shapes[0]
+    if label != S(0) or any(not op.is_rows(label, shape) for shape in (op.shapes[0], op.shapes[1], after)):
+        return None
+    width = op.per_row(after[0])  # type: ignore[index, arg-type]
+    if width is None or not _are_of_own_row(op, width):
+        return None
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        rows, indices, _ = values
+        first = tf.cast(builder.first, indices.dtype) * width
+        return [tf.math.unsorted_segment_sum(rows, indices - first, builder.rows * width)]
+
+    return Ruling([label, label, R], [label], build)
+
+
 @rule(
     "UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd",
     "SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd",
@@ -114,3 +136,55 @@ def bincount(op: Op) -> Ruling | None:
     if len(after) == 2 and op.is_rows(label, after):
         return Ruling(wants, [label])
     return Ruling(wants, [P])
+
+
+def _are_of_own_row(op: Op, width: int) -> bool:
+    """Whether the indices of segments are those of a look-up with batch dimensions, row by row: `width` of each row."""
+    shaped, given = op.shaped, op.op.inputs[1]
+    each, most = 0, 0  # segments of an element of the rows, and the largest number beside that
+    while (indices := _renamed(given)).op.type in ("Add", "AddV2"):  # what each batch dimension adds
+        left, right = indices.op.inputs
+        both = [(one, _per_row(op, one), other) for one, other in ((left, right), (right, left))]
+        found = [(one, times, other) for one, times, other in both if times or one in shaped.known]
+        if len(found) != 1:
+            return False
+        one, times, given = found[0]
+        number = shaped.known.get(one)
+        if times is not None and not each and times[0] * times[1] == width:
+            each = times[1]
+        elif number is not None and number.is_constant and number.constant.min(initial=0) >= 0:
+            most += int(number.constant.max(initial=0))
+        else:
+            return False
+    for reader in given.consumers() if each else ():
+        if reader.type == "GatherV2" and reader.inputs[1] is given and reader.get_attr("batch_dims") > 0:
+            shape, axis = shaped.shape(reader.inputs[0]), shaped.known.get(reader.inputs[2])
+            size = None if shape is None or axis is None or not axis.is_constant else shape[int(axis.constant)]
+            if size is not None and not op.counts(size) and size + most <= each:
+                return True
+    return False
+
+
+def _per_row(op: Op, tensor: Any) -> tuple[int, int] | None:
+    """Of a tensor that is 0, 1, 2, … along its rows times a number: how many there are for each row, and the number."""
+    known, made = op.shaped.known, _renamed(tensor).op
+    if made.type != "Mul" or op.shaped.rows_axes(tensor) != [0]:
+        return None
+    left, right = made.inputs
+    for one, other in ((left, right), (right, left)):
+        numbers, times = _renamed(one).op, known.get(other)
+        if numbers.type != "Range" or times is None or not times.is_constant or times.constant.size != 1:
+            continue
+        start, limit, delta = (known.get(value) for value in numbers.inputs)
+        if start is None or limit is None or delta is None or limit.constant.any():
+            continue
+        if start.is_constant and delta.is_constant and (int(start.constant), int(delta.constant)) == (0, 1):
+            return int(limit.per_row), int(times.constant)
+    return None
+
+
+def _renamed(tensor: Any) -> Any:
+    """What a tensor has the elements of, in this order."""
+    while tensor.op.type in ("Reshape", "Identity", "Cast", "PlaceholderWithDefault"):
+        tensor = tensor.op.inputs[0]
+    return tensor
