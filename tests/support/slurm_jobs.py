@@ -85,9 +85,9 @@ class Batch:
             time.sleep(0.2)
 
     def await_requeue(self, seconds: float = 60) -> None:
-        """Wait until Slurm has queued the job again; for a moment before that it says that the job has failed."""
+        """Wait until Slurm has queued the job again; for a moment meanwhile it says that the job has failed."""
         limit = time.monotonic() + seconds
-        while self.state()["Restarts"] == "0":
+        while (state := self.state())["Restarts"] == "0" or state["JobState"] == "FAILED":
             assert time.monotonic() < limit, f"{self.state()}\n{self.said()}\n{self.cluster.logs()}"
             time.sleep(0.1)
 
