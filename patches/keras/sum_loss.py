@@ -1,8 +1,9 @@
-"""`--loss sum`: losses of a script's own that are a sum over the batch.
+"""Losses of a script's own that are a sum over the batch: with `--loss sum`, and those that a tape has by row.
 
 Ranks add up w_r L_r, w_r = rows / total, which is right for means over rows. So a sum S_r over a rank's rows is taken
 as L_r = S_r / w_r: in what goes back from it, in logs, and in a `Mean` that is given it. What `tape.gradient` of the
-script's own differentiates by variables is such a loss, and what a `compute_loss` of its own returns to Keras.
+script's own differentiates by variables is such a loss, and what a `compute_loss` of its own returns to Keras. A tape
+adds up the elements of what it differentiates: a loss for each row is such a sum, asked or not.
 
 Relies on: `Model.compute_loss`, public.
 """
@@ -38,15 +39,17 @@ def whole(value: Any, part: batch_share.StepShare | None = None) -> Any:
         part: of the step; None: of that which runs now.
     """
     part = batch_share.current() if part is None else part
-    if part is None or not asked():
-        return value
+    return value if part is None or not asked() else _over_ranks(value, part)
+
+
+def _over_ranks(value: Any, part: batch_share.StepShare) -> Any:
     rows, total = tf.cast(part.rows, value.dtype), tf.cast(part.total, value.dtype)
     # By a function: an operator of an eager loss that has been averaged already would give that.
     return tf.multiply(value, tf.where(part.shared_out, tf.math.divide_no_nan(total, rows), tf.ones_like(rows)))
 
 
 def gradient(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """`tape.gradient` of such a loss.
+    """`tape.gradient` of what may be such a loss.
 
     Args:
         wrapped: the method, bound. args, kwargs: of the call.
@@ -61,9 +64,15 @@ def _gradient(
     given = [None] * len(flat) if output_gradients is None else tf.nest.flatten(output_gradients)
     if not all(isinstance(one, tf.Tensor) and one.dtype.is_floating for one in flat):
         return wrapped(target, sources, output_gradients=output_gradients, **options)
-    for one in flat:
+    part = batch_share.current()
+    assert part is not None
+    by_row = [by is None and part.has_rows(one) for one, by in zip(flat, given, strict=True)]
+    if not asked() and not any(by_row):
+        return wrapped(target, sources, output_gradients=output_gradients, **options)
+    upstream = [tf.ones_like(one) if by is None else by for one, by in zip(flat, given, strict=True)]
+    upstream = [_over_ranks(by, part) if asked() or is_ else by for by, is_ in zip(upstream, by_row, strict=True)]
+    for one in flat if asked() else ():
         notes.put(one, _Sum())
-    upstream = [whole(tf.ones_like(one) if by is None else by) for one, by in zip(flat, given, strict=True)]
     return wrapped(target, sources, output_gradients=tf.nest.pack_sequence_as(target, upstream), **options)
 
 

@@ -92,7 +92,7 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
     if wrapping.alone():
         one_rank_trace.takes_gradients(any(map(is_variable, tf.nest.flatten(sources))))
         return wrapped(*args, **kwargs)
-    if sum_loss.asked() and all(map(is_variable, tf.nest.flatten(sources))) and _is_of_step():
+    if all(map(is_variable, tf.nest.flatten(sources))) and _is_of_step():
         gradients = sum_loss.gradient(wrapped, args, kwargs)
     else:
         gradients = wrapped(*args, **kwargs)

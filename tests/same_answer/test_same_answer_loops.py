@@ -88,7 +88,7 @@ def test_penalty(ranks):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("kind", ["sum", "masked", "weighted"])
+@pytest.mark.parametrize("kind", ["sum", "none", "masked", "weighted"])
 def test_loss(ranks, kind, compiled):
     """Losses of Keras that are no plain mean over rows."""
     same(ranks(loops.losses, kind=kind, compiled=compiled), rtol=1e-4)

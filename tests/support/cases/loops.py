@@ -326,7 +326,7 @@ def losses(kind, compiled=True):
     """Losses that are no plain mean over rows.
 
     Args:
-        kind: "sum", "masked", "weighted".
+        kind: "sum", "none" (a loss for each word, which the tape adds up), "masked", "weighted".
     """
     random = np.random.RandomState(0)
     words = random.randint(1, 20, (38, 7))
@@ -336,8 +336,9 @@ def losses(kind, compiled=True):
         keras.Input((7,), dtype="int32"), layers.Embedding(20, 4, mask_zero=True),
         layers.LSTM(5, return_sequences=True), layers.Dense(3),
     ])  # fmt: skip
-    loss_fn = crossentropy(**({"reduction": "sum"} if kind == "sum" else {}))
-    optimizer = momentum(0.002 if kind == "sum" else 0.1)
+    is_sum = kind in ("sum", "none")
+    loss_fn = crossentropy(**({"reduction": kind} if is_sum else {}))
+    optimizer = momentum(0.002 if is_sum else 0.1)
 
     def step(x):
         with tf.GradientTape() as tape:
