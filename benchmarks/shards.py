@@ -12,10 +12,13 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
+import resource
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks import launching, tables
@@ -140,6 +143,24 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
     launching.tell({"whole": whole, **most})
 
 
+def limited(megabytes: int, ranks: int, words: list[str]) -> None:
+    """Train `benchmarks.too_large` in processes that may have no more memory of their own, whole and in parts."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (megabytes << 20,) * 2)
+
+    script, run = ["-m", "benchmarks.too_large", *words], [str(Path(sys.executable).with_name("matex-tf")), "run"]
+    ways = {"python": [sys.executable, *script]}
+    ways |= {f"{ranks} ranks, --shard {way}": [*run, "-n", str(ranks), "--shard", way, *script] for way in WAYS}
+    rows = []
+    for name, line in ways.items():
+        done = subprocess.run(line, preexec_fn=limit, cwd=launching.ROOT, capture_output=True, text=True)
+        said = [text for text in done.stdout.splitlines() if " parameters, loss " in text]
+        rows.append([name, said[0] if said and not done.returncode else f"ends with code {done.returncode}"])
+    tables.show(f"each process has {megabytes} MB of its own at most", ["run by", "what it prints"], rows, labels=2)
+    tables.keep([{"run": name, "found": found} for name, found in rows])
+
+
 def main() -> int:
     parser = tables.parser("shards", __doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="with commas between: " + ", ".join(MODELS))
@@ -147,7 +168,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each way that count (default 7)")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
     parser.add_argument("--ways", default=",".join(WAYS), help="with commas between; steps are compared with the first")
+    parser.add_argument("--limit", type=int, help="MB of its own that a process may have: show what trains then")
+    parser.add_argument("--layers", default="6000,7", help="of that model: width and number (default 6000,7)")
     options = tables.parse(parser)
+    if options.limit:
+        limited(options.limit, int(options.ranks.split(",")[-1]), options.layers.split(","))
+        return 0
     ways = options.ways.split(",")
     if options.rank:
         measure(options.rank, ways, options.rounds)

@@ -63,7 +63,7 @@ class Drawn:
         self._read = list(read.values())
         # What is small, and where to begin, comes in: TensorFlow would leave out an addition of 0, which makes -0 of 0,
         # and make what follows from constants once more, beside the result.
-        self._given = tf.function(self._of_small, autograph=False)()
+        self._given = tf.function(self._of_small, autograph=False).get_concrete_function()()
         specs = [tf.TensorSpec([2], tf.int64), *(tf.TensorSpec(one.shape, one.dtype) for one in self._read)]
         self._made = tf.function(self._of_large, input_signature=specs, autograph=False)
         self._made.get_concrete_function()

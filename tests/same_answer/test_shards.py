@@ -1,10 +1,15 @@
 """`--shard state`: the answer of one rank, with each rank holding a part of the optimizer's slots."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from compare import same
 
 from tests.support.cases import slots
 
+ROOT = Path(__file__).resolve().parents[2]
 FORMS = ("own optimizer", "own step", "plain", "accumulated", "scaled", "embedding", "table", "subclass")
 
 
@@ -96,3 +101,15 @@ def test_a_compiled_function_of_the_script(ranks):
         *functions, apart = said
         assert len(functions) == 2 and all("--shard none" in text for text in functions), said
         assert "what was assigned to it" in apart, apart
+
+
+@pytest.mark.variants(0)
+@pytest.mark.parametrize("form", ["python", "none", "weights"])
+def test_a_model_that_does_not_fit(form):
+    """In 2 GB of its own a process cannot hold the model; four ranks that hold parts of the weights can."""
+    script = ["-m", "benchmarks.too_large", "4000", "6"]
+    run = [Path(sys.executable).with_name("matex-tf"), "run", "-n", "4", "--shard", form, *script]
+    line = [sys.executable, *script] if form == "python" else run
+    done = subprocess.run(["prlimit", f"--data={2000 << 20}", *line], cwd=ROOT, capture_output=True, text=True)
+    trains = "96028001 parameters, loss 1.14564" in done.stdout
+    assert trains == (form == "weights") == (done.returncode == 0), done
