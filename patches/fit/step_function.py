@@ -56,8 +56,7 @@ class StepFunction:
         on_batch = not isinstance(iterator, (tf.data.Iterator, RowIterator))
         alone = on_batch or one_rank_shapes.gets_batches(self.model)
         graphs = self.step.graphs
-        graphs.promised = None if alone else one_rank_shapes.of_iterator(iterator)
-        graphs.spec = None if alone else iterator.element_spec
+        graphs.promise = None if alone else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
         if this is not None and this.passes_over(lambda: self._draw(iterator)):
             return {}

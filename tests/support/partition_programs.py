@@ -19,6 +19,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 import tensorflow as tf
 
+from matex_tf.patches.partition.build import CannotPartition
 from tests.support import fuzzing
 from tests.support.partition import Ranks, cut
 
@@ -347,6 +348,8 @@ def failure(seed: int, ranks: int = 3) -> str:
                 for place, (one, other) in enumerate(zip(got, wanted, strict=True)):
                     if one.shape != tuple(other.shape) or not np.allclose(one, other, 0, TOLERANCE, equal_nan=True):
                         return f"output {place} of {size} rows differs: {str(one)[:80]}, {str(other.numpy())[:80]}"
+    except CannotPartition:
+        return ""  # every rank computes it whole, and a line says so
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[-700:]}"
     return ""

@@ -31,6 +31,30 @@ Rows = Sequence[int | None]
 _AS_IT_WAS = ("Cast", "Identity")  # what Keras does to an input before the layer gets it
 
 
+class Promise(NamedTuple):
+    """What an iterator promises of its batches.
+
+    Attributes:
+        rows: those that one rank's iterator would promise, by leaf.
+        given: specs of what this rank's iterator gives, nested.
+    """
+
+    rows: Rows
+    given: Any
+
+    @property
+    def spec(self) -> Any:
+        """Specs of the batches of one rank's iterator, nested."""
+        given = self.given.data if isinstance(self.given, LocalBatch) else self.given
+        leaves = [
+            tf.TensorSpec([count, *leaf.shape[1:]], leaf.dtype)
+            if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
+            else leaf
+            for leaf, count in zip(tf.nest.flatten(given), self.rows, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(given, leaves)
+
+
 class _Known(NamedTuple):
     """Of a pipeline that yields this rank's part of each batch: how many rows a batch has, by its tensors."""
 
@@ -61,15 +85,15 @@ def note_rows(dataset: Any, rows: Rows) -> None:
     notes.put(dataset, _Known(rows))
 
 
-def of_iterator(iterator: Any) -> Rows:
-    """The rows that one rank's iterator over the same data would promise."""
+def of_iterator(iterator: Any) -> Promise:
+    """What an iterator promises; see `Promise`."""
     spec = iterator.element_spec
     if isinstance(spec, LocalBatch):
         anything: Rows = [None] * len(tf.nest.flatten(spec.data))
         known = notes.found(getattr(iterator, "_dataset", iterator), _Known)
-        return anything if known is None else known.rows
+        return Promise(anything if known is None else known.rows, spec)
     shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
-    return [shape[0] if shape is not None and shape.rank else None for shape in shapes]
+    return Promise([shape[0] if shape is not None and shape.rank else None for shape in shapes], spec)
 
 
 def gets_batches(model: Any) -> bool:

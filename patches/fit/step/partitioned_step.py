@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
@@ -18,7 +18,6 @@ from matex_tf.core import world
 from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, model_state, row_slicing, xla
-from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
 from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
 from matex_tf.patches.keras.weights import Sums, has_parts
@@ -29,6 +28,8 @@ from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards.slots import Slots
+
+T = TypeVar("T")
 
 #: Shapes of columns for which a step is rebuilt, each time anew; other batches are computed whole.
 MOST = 32
@@ -100,9 +101,9 @@ class PartitionedStep:
         self._slots, self._sums = slots, sums
         self._model_step, self._name, self._slices = model_step, name, slices
         self._counting, self._ranks = counting, Ranks(joins)
-        #: Spec, number of rows or 0 for any, what was traced for it, and the counters of its draws.
-        self._traced: list[tuple[Any, int, Any, Shared]] = []
-        self._promised: list[tuple[Any, Shared]] = []  # what iterators promise, and the same
+        #: By the number of rows, or 0 for any: what was traced, and the counters of its draws.
+        self._traced: dict[int, _Traces[tuple[Any, Shared]]] = {}
+        self._promised = _Traces[Shared]()  # counters, by what iterators promise
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
         self._last: tuple[Any, _Rebuilt] | None = None
@@ -114,7 +115,11 @@ class PartitionedStep:
         return self._slots() is not None
 
     def make(
-        self, data: Any, built_with: one_rank_shapes.Rows, first: int | None = None, promise: Any = None
+        self,
+        data: Any,
+        built_with: one_rank_shapes.Rows,
+        first: int | None = None,
+        promise: one_rank_shapes.Promise | None = None,
     ) -> _Rebuilt:
         """What computes batches of these columns.
 
@@ -138,7 +143,7 @@ class PartitionedStep:
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced, states = self._trace(spec, built_with, first)
             if promise is not None:
-                states = self._states_of(_whole(promise, built_with))
+                states = self._promised.of(promise.spec, lambda _: {})
             made = self._rebuild(traced, spec, why, number, states)
             made.tell(self._name, self._told)
         while not made.is_current():  # ranks have died since its variables were put in parts
@@ -160,41 +165,27 @@ class PartitionedStep:
         return numbers.pop() or 0 if len(numbers) == 1 else 0
 
     def _trace(self, spec: Any, built_with: one_rank_shapes.Rows, first: int | None) -> tuple[int, Any, Shared]:
-        """What was traced for such batches, and for how many rows; columns of a second size are traced as of any, as
-        Keras does it. A step is traced for any number of rows; one that needs the number, for that of one rank."""
+        """For how many rows such batches were traced, what was, and the counters of its draws. A step is traced for any
+        number of rows; one that needs the number, for that of one rank."""
         number = self._number(built_with) if self._needs_number else 0
-        for known, rows, traced, states in self._traced:
-            if rows == number and _covers(known, spec):
-                return number, traced, states
-        for known, rows, *_ in self._traced:
-            spec = _common(known, spec) if rows == number else spec
 
         @tf.autograph.experimental.do_not_convert
         def step(given: Any) -> Any:
             with one_rank_shapes.tracing(given, built_with, first):
                 return self._model_step(given)
 
-        given = whole_batch.with_rows(spec, self._slices, number) if number else spec
-        try:
+        def traced(spec: Any) -> tuple[Any, Shared]:
+            given = whole_batch.with_rows(spec, self._slices, number) if number else spec
             with world.alone():  # the script's Python sees one rank
-                traced = Leaves(spec, self._slices).traced(step, given, self._by_xla)
+                return Leaves(spec, self._slices).traced(step, given, self._by_xla), {}
+
+        try:
+            return number, *self._traced.setdefault(number, _Traces()).of(spec, traced)
         except Exception:
             if self._needs_number or not self._number(built_with):
                 raise
             self._needs_number = True  # such as `tf.reshape(x, [x.shape[0], -1])`
             return self._trace(spec, built_with, first)
-        self._traced.append((spec, number, traced, {}))
-        return number, traced, self._traced[-1][-1]
-
-    def _states_of(self, promise: Any) -> Shared:
-        """The counters of draws of the one trace that one rank has for what an iterator promises; see `_trace`."""
-        for known, states in self._promised:
-            if _covers(known, promise):
-                return states
-        for known, _ in self._promised:
-            promise = _common(known, promise)
-        self._promised.append((promise, {}))
-        return self._promised[-1][1]
 
     def __call__(self, data: Any, share: row_slicing.RowRange) -> Any:
         """Run it on rows `share` of a batch; returns what one rank's step returns."""
@@ -328,16 +319,22 @@ class _Rebuilt:
         return made(self._leaves.mine(data, share), share.first, share.rows, share.total, share.low)
 
 
-def _whole(promise: Any, rows: one_rank_shapes.Rows) -> Any:
-    """What one rank's iterator promises, of what that over a rank's rows does."""
-    given = promise.data if isinstance(promise, LocalBatch) else promise
-    leaves = [
-        tf.TensorSpec([count, *leaf.shape[1:]], leaf.dtype)
-        if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
-        else leaf
-        for leaf, count in zip(tf.nest.flatten(given), rows, strict=True)
-    ]
-    return tf.nest.pack_sequence_as(given, leaves)
+class _Traces(Generic[T]):
+    """What was made for specs of batches, as TensorFlow keeps the traces of a function: one that covers a spec is for
+    it too, and one for a spec of another size is for any size."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, T]] = []
+
+    def of(self, spec: Any, make: Callable[[Any], T]) -> T:
+        """What was made for batches of a spec. Args: make: makes it, for a spec."""
+        for known, made in self._made:
+            if _covers(known, spec):
+                return made
+        for known, _ in self._made:
+            spec = _common(known, spec)
+        self._made.append((spec, make(spec)))
+        return self._made[-1][1]
 
 
 def _covers(spec: Any, other: Any) -> bool:

@@ -48,7 +48,7 @@ class SharedStep:
         """This step, of a model whose variables have got other shapes."""
         step = SharedStep(self.model, self.kind)
         step.steps, step._parts = self.steps, self._parts
-        step.graphs.promised, step.graphs.spec = self.graphs.promised, self.graphs.spec
+        step.graphs.promise = self.graphs.promise
         return step
 
     def of_batch(self, batch: Batch) -> Any:

@@ -32,8 +32,7 @@ class StepGraphs:
     """The functions that compute a model's step.
 
     Attributes:
-        promised: the rows that one rank's pipeline would promise; None where a batch is given by itself.
-        spec: what the pipeline promises of its batches; None likewise.
+        promise: what the pipeline promises of its batches; None where a batch is given by itself.
         sources: by the slices of a batch, which metric gives which log; see `ModelState`.
         functions: by the same, those that TensorFlow has compiled.
         partitioned: by the same, those that are partitioned.
@@ -42,8 +41,7 @@ class StepGraphs:
     def __init__(self, model: Any, kind: str, model_step: Callable[[], Any]):
         """Args: kind: "train" or "test". model_step: gives the step that the model has for a batch."""
         self._model, self._kind, self._model_step = model, kind, model_step
-        self.promised: one_rank_shapes.Rows | None = None
-        self.spec: Any = None
+        self.promise: one_rank_shapes.Promise | None = None
         self.sources: dict[Slices, dict[str, Any]] = {}
         self.functions: dict[Slices, Any] = {}
         self.partitioned: dict[Slices, partitioned_step.PartitionedStep] = {}
@@ -114,7 +112,7 @@ class StepGraphs:
             self._made[key] = run
             if self._kind == "train" and model_state.of(self._model).begin:
                 self._into_parts()
-        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, self.spec)
+        self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, self.promise)
         return self._made[key]
 
     def _build(self, data: Any) -> None:
@@ -152,12 +150,12 @@ class StepGraphs:
 
     def _built_with(self, slices: Slices, total: int) -> one_rank_shapes.Rows:
         """For each leaf of a batch, the rows with which one rank would build layers."""
-        return [total] * len(slices) if self.promised is None else self.promised
+        return [total] * len(slices) if self.promise is None else self.promise.rows
 
     @property
     def _traced_with(self) -> int | None:
         """The rows of the batch with which one rank would have traced the step first."""
-        return self._first if self.promised is None else None
+        return self._first if self.promise is None else None
 
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
         sharing_report.shared(training=self._kind == "train")
