@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops as tf_ops
 
 from matex_tf.patches.partition import compiled, control_flow, copies, schedule
 from matex_tf.patches.partition.analysis import Node, Plan
-from matex_tf.patches.partition.labels import F, Label, R
+from matex_tf.patches.partition.labels import CannotPartition, F, Label, R
 from matex_tf.patches.partition.philox import States
 from matex_tf.patches.partition.shapes.affine import Affine
 from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, LOOPS
@@ -21,10 +21,6 @@ from matex_tf.patches.partition.tensor_map import TensorMap
 _COMBINE = {
     "max": tf.reduce_max, "min": tf.reduce_min, "prod": tf.reduce_prod, "all": tf.reduce_all, "any": tf.reduce_any,
 }  # fmt: skip
-
-
-class CannotPartition(Exception):
-    """A step has something that cannot be cut by rows."""
 
 
 class Exchange(Protocol):

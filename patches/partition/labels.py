@@ -17,6 +17,10 @@ from __future__ import annotations
 import dataclasses
 
 
+class CannotPartition(Exception):
+    """A step has something that cannot be cut by rows."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Label:
     """See the module; `R`, `S`, `P`, `F` and `L` make them."""

@@ -19,7 +19,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.partition.build import CannotPartition
+from matex_tf.patches.partition.labels import CannotPartition
 from tests.support import fuzzing
 from tests.support.partition import Ranks, cut
 

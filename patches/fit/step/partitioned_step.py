@@ -22,7 +22,7 @@ from matex_tf.patches.fit.step import first_step, one_rank_shapes
 from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
 from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
-from matex_tf.patches.partition.build import CannotPartition
+from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned

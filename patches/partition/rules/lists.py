@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.patches.partition.labels import L, Label, P, R, S
+from matex_tf.patches.partition.labels import CannotPartition, L, Label, P, R, S
 from matex_tf.patches.partition.rules import Op, Ruling
 from matex_tf.patches.partition.shapes.affine import Affine
 
@@ -113,7 +113,7 @@ def _other(op: Op) -> Ruling:
 
 
 def _refuse(builder: Any, made: Any, values: list[Any]) -> list[Any]:
-    raise ValueError(f"{made.name} adds up lists of a rank's rows and of whole elements")
+    raise CannotPartition(f"{made.name} adds up lists of a rank's rows and of whole elements")
 
 
 _RULES: dict[str, Any] = {

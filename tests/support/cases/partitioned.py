@@ -14,7 +14,7 @@ from matex_tf.core import world
 from matex_tf.errors import RanksDisagree
 from matex_tf.patches.common import log_once, model_state
 from matex_tf.patches.fit.step import partitioned_step
-from matex_tf.patches.partition.build import CannotPartition
+from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.step import Partitioned
 from matex_tf.state import run_state
 
