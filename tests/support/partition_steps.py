@@ -14,6 +14,8 @@ import tensorflow as tf
 
 STEPS: dict[str, Callable[[], Any]] = {}
 D = tf.float64
+#: Steps with an op that knows no float64.
+IN_32_BITS = ("alignments",)
 
 
 def step(function: Callable[[], Any]) -> Callable[[], Any]:

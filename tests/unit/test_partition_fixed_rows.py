@@ -27,7 +27,7 @@ def test_step(support, rows, part):
     for name in names:
         result = cases.compare(steps.STEPS[name], sizes=(rows, rows), fixed=rows)
         far[name] = max(result.logs, result.variables, result.apart)
-    assert all(value < 1e-9 for value in far.values()), far
+    assert all(value < (1e-6 if name in steps.IN_32_BITS else 1e-9) for name, value in far.items()), far
 
 
 def test_rows_are_found(support):

@@ -24,8 +24,6 @@ WHOLE = {
     "ragged": ("Cumsum", "GatherV2", "SparseSoftmaxCrossEntropyWithLogits", "Where"),
     "sparse": ("GatherNd", "SparseTensorDenseMatMul", "Where"),
 }
-#: Steps with an op that knows no float64.
-IN_32_BITS = ("alignments",)
 #: The name that an op of TensorFlow 2.13 has now.
 SINCE = {"Bincount": "DenseBincount"}
 NAMES = (
@@ -81,7 +79,7 @@ def test_step(support, name):
     """Logs and variables are those of one rank, and no op is computed whole that need not be."""
     cases, steps = support
     result = cases.compare(steps.STEPS[name])
-    assert max(result.logs, result.variables) < (1e-6 if name in IN_32_BITS else 1e-9), result
+    assert max(result.logs, result.variables) < (1e-6 if name in steps.IN_32_BITS else 1e-9), result
     assert result.apart == 0, result
     assert {SINCE.get(kind, kind) for kind in result.whole} == set(WHOLE.get(name, ())), result
 

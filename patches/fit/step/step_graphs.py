@@ -120,7 +120,7 @@ class StepGraphs:
         alone computes: TensorFlow traces a function twice that makes variables, and such code shows no difference."""
         model, optimizer = self._model, self._model.optimizer
         own = not of_keras(getattr(optimizer, "inner_optimizer", optimizer)) or first_step.has_own_code(model)
-        if own or not model.built or keras_lines.is_keras_2(model):
+        if own or not model.built or keras_lines.is_keras_2(model) or weights.has_parts(model):
             return
         import keras
 
