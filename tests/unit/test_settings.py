@@ -69,10 +69,10 @@ def test_horovod_that_is_not_installed(monkeypatch, tmp_path):
     """Neither a folder of that name, nor the names that matex_tf serves if it has that feature, are Horovod."""
     wanted = Settings.read({"transport": "horovod"}, {})
     (tmp_path / "horovod").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     if "horovod" in features.found():
         finder = importlib.import_module("matex_tf.features.horovod.alias").Finder()
         monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # of which nothing is imported any more
     with pytest.raises(SettingError, match="--transport horovod needs Horovod, and .* has none"):
         wanted.refuse_conflicts(2)
     wanted.refuse_conflicts(1)
