@@ -82,9 +82,7 @@ def test_a_large_mean_costs_no_digits(support, dtype):
     x = (1000 + 0.1 * random.randn(ROWS, 3)).astype(dtype)
     kept = random.rand(ROWS, 3) < 0.7
     specs = [tf.TensorSpec([None, 3], dtype), tf.TensorSpec([None, 3], tf.bool)]
-    ranks = partition.Ranks(
-        3, lambda rank: tf.function(_statistics).get_concrete_function(*specs), [True, True]
-    )
+    ranks = partition.Ranks(3, lambda rank: tf.function(_statistics).get_concrete_function(*specs), [True, True])
     assert len(keras_steps.levels(ranks.plan)) == 1
     wanted = _statistics(tf.constant(x, tf.float64), tf.constant(kept))
     for got in ranks([tf.constant(x), tf.constant(kept)], SIZES):
@@ -120,9 +118,7 @@ def test_sums_of_several_levels(support):
     partition, _ = support
     x = np.random.RandomState(0).rand(ROWS, 3)
     specs = [tf.TensorSpec([None, 3], tf.float64), tf.TensorSpec([None, 3], tf.bool)]
-    ranks = partition.Ranks(
-        3, lambda rank: tf.function(_of_several).get_concrete_function(*specs), [True, True]
-    )
+    ranks = partition.Ranks(3, lambda rank: tf.function(_of_several).get_concrete_function(*specs), [True, True])
     wanted = _of_several(tf.constant(x), None)
     for got in ranks([tf.constant(x), tf.constant(x > 0)], SIZES):
         for one, other in zip(got, wanted, strict=True):
