@@ -237,9 +237,10 @@ def why_not(name: str, reason: str) -> str:
     asked = settings.current().check
     if asked == "off" or (asked == "auto" and reason in ("", aside(), _ROUNDING)):
         return ""
+    taken_for_mean = "" if settings.current().loss == "sum" else "sums up the batch (--loss sum) or "
     return (
-        f"{name} is not compared with one rank: {reason}. A loss or a layer of the script's own that compares rows "
-        f"would go unnoticed ({_PAGE}; --check off)."
+        f"{name} is not compared with one rank: {reason}. A loss or a layer of the script's own that {taken_for_mean}"
+        f"compares rows would go unnoticed ({_PAGE}; --check off)."
     )
 
 
