@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from matex_tf.core.graph_ops import ops_of
 from matex_tf.patches.common import batch_share, keras_lines, log_once, row_slicing
 
 ROWS = 4  # at most, of which the first half is tried alone
@@ -135,9 +136,7 @@ def has_no_effects(graph: Any, besides: Sequence[str] = ()) -> bool:
 
 def kinds_of_ops(graph: Any) -> set[str]:
     """The types of the ops of a graph, and of the functions that it calls."""
-    stored = graph.as_graph_def()
-    nodes = [*stored.node, *(node for function in stored.library.function for node in function.node_def)]
-    return {node.op for node in nodes}
+    return {node.op for node in ops_of(graph)}
 
 
 def _same_rows(whole: list[np.ndarray], part: list[np.ndarray]) -> bool:

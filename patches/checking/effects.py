@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from matex_tf.core.graph_ops import ops_of
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows.models import READ_TABLES
 
@@ -53,10 +54,9 @@ def obstacle(function: Any) -> str:
         function: a ConcreteFunction.
     """
     try:
-        graph = function.graph.as_graph_def()
+        nodes = ops_of(function.graph)
     except ValueError:  # it does not fit into a message
         return "its graph has more than 2 GB"
-    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
     for node in nodes:
         definition = op_def_registry.get(node.op)
         if definition is None or node.op in _HARMLESS or _OF_VARIABLES.fullmatch(node.op):

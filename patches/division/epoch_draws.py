@@ -22,6 +22,7 @@ from typing import Any
 import wrapt
 
 from matex_tf import settings
+from matex_tf.core.graph_ops import ops_of
 from matex_tf.patches.common import seeds
 from matex_tf.patches.sources import source_sharding
 from matex_tf.state import notes
@@ -57,7 +58,6 @@ def _map(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     with _no_seed():
         made = wrapped(*args, **kwargs)
-    from matex_tf.patches.sources.pipeline_ownership import ops_of  # imports TensorFlow
 
     function = getattr(getattr(made, "_map_func", None), "function", None)
     if function is None:

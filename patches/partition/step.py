@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
+from matex_tf.core.graph_ops import ops_of
 from matex_tf.patches.partition import schedule, shards
 from matex_tf.patches.partition.analysis import Plan
 from matex_tf.patches.partition.build import Builder, Exchange
@@ -91,7 +92,7 @@ class Partitioned:
         Args:
             count: the tensors of a batch. states: see `__init__`.
         """
-        if not draws.from_states(traced.graph):
+        if not any(node.op in draws.STATEFUL for node in ops_of(traced.graph)):
             return None
         try:
             made = cls(traced, [False] * count, exchange, states=states)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from matex_tf.core import world
+from matex_tf.core.graph_ops import ops_of
 from matex_tf.patches.sources import array_fingerprint, calls
 
 #: Ops that read what nobody can compare beforehand: files, and code of Python.
@@ -130,12 +131,6 @@ def _walk(dataset: Any) -> _Found:
 
 def _calls_script(node: Any) -> bool:
     return "PyFunc" in node.op or "Generator" in node.op
-
-
-def ops_of(graph: Any) -> list[Any]:
-    """The ops of a function and of those that it calls."""
-    definition = graph.as_graph_def()
-    return [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
 
 
 def _leaves(value: Any) -> list[Any]:

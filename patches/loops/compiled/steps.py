@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.core.graph_ops import ops_of
 from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, sharing_report, wrapping, xla
 from matex_tf.patches.common.row_slicing import RowRange
@@ -292,6 +293,4 @@ def _has_rows(tensor: Any, total: int) -> bool:
 
 def _changes(graph: Any) -> bool:
     """Whether a graph changes variables."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    return any(node.op.startswith(_CHANGES) for node in nodes)
+    return any(node.op.startswith(_CHANGES) for node in ops_of(graph))

@@ -7,7 +7,6 @@ compiled step) has its counter in a variable here: the graphs of a step would ha
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +28,7 @@ _COUNTED: dict[str, Callable[[Any], philox.Layout]] = {
     "StatelessRandomGammaV3": lambda dtype: philox.GAMMA,
 }
 #: By the type of an op with a state: that which draws the same from a counter, and its function.
-_STATEFUL: dict[str, tuple[str, Callable[..., Any]]] = {
+STATEFUL: dict[str, tuple[str, Callable[..., Any]]] = {
     "RandomUniform": ("StatelessRandomUniformV2", counting.stateless_random_uniform_v2),
     "RandomStandardNormal": ("StatelessRandomNormalV2", counting.stateless_random_normal_v2),
     "TruncatedNormal": ("StatelessTruncatedNormalV2", counting.stateless_truncated_normal_v2),
@@ -74,13 +73,13 @@ def _by_xla(builder: Any, made: Any, values: list[Any]) -> list[Any]:
     return list(compiled.as_one(lambda given: builder.same(made, given))(values))
 
 
-@rule(*_STATEFUL)
+@rule(*STATEFUL)
 def stateful(op: Op) -> Ruling | None:
     """From a counter in a variable, which moves on by the numbers of the whole batch."""
     seed, more = op.attribute("seed"), op.attribute("seed2")
     if not seed and not more:
         return None
-    by_row, (kind, function) = _has_rows(op), _STATEFUL[op.type]
+    by_row, (kind, function) = _has_rows(op), STATEFUL[op.type]
     layout = _COUNTED[kind](op.op.outputs[0].dtype)
 
     def counter_of(builder: Any, made: Any, shape: Any) -> Any:
@@ -105,13 +104,6 @@ def stateful(op: Op) -> Ruling | None:
 
     wants = [R] * len(op.labels)
     return Ruling(wants, [S(0)], build, whole) if by_row else Ruling(wants, [R], whole)
-
-
-def from_states(graph: Any) -> bool:
-    """Whether a FuncGraph, or a function in it, has ops that draw from a state of their own."""
-    definition = graph.as_graph_def()
-    nodes = itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
-    return any(node.op in _STATEFUL for node in nodes)
 
 
 def _has_rows(op: Op) -> bool:

@@ -1,0 +1,18 @@
+"""The ops of a graph of TensorFlow, with those of the functions that it calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def ops_of(graph: Any) -> list[Any]:
+    """The ops of a graph and of those that it calls, as NodeDefs.
+
+    Args:
+        graph: a FuncGraph.
+
+    Raises:
+        ValueError: it has more than 2 GB, and does not fit into a message.
+    """
+    definition = graph.as_graph_def()
+    return [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
