@@ -92,9 +92,9 @@ class Partitioned:
         Args:
             count: the tensors of a batch. states: see `__init__`.
         """
-        if not any(node.op in draws.STATEFUL for node in ops_of(traced.graph)):
-            return None
         try:
+            if not any(node.op in draws.STATEFUL for node in ops_of(traced.graph)):
+                return None
             made = cls(traced, [False] * count, exchange, states=states)
             made.graph()
         except Exception:  # whatever it is, what was traced is right but for draws of batches of other shapes
