@@ -1,6 +1,7 @@
 """A server of `matex-tf label` in a process of its own, and images for it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -55,6 +56,12 @@ class Running:
         code = self.process.wait(60)
         self._reader.join()
         return code
+
+
+def own_port():
+    """A port that the servers of other workers leave alone: they look from 8765 on. A server that is started again
+    without `--port` must find it free."""
+    return f"{9000 + int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:])}"
 
 
 def discs(count=120):

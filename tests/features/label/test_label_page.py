@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.features.label.label_server import Running, discs
+from tests.features.label.label_server import Running, discs, own_port
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
@@ -104,7 +104,7 @@ def served(tmp_path):
 def test_people_label(browser, served):
     """By keys and by drag; undo; another window sees it at once; a reload, and a server that is killed and started
     again, lose nothing; people disagree; rules of accessibility hold."""
-    running = served("--train", "off", "--person", "ann")
+    running = served("--train", "off", "--person", "ann", "--port", own_port())
     ann, bob = Window(browser, running.url), Window(browser, running.url)
     bob.page.evaluate("localStorage.setItem('matex-label-person', 'bob')")
     bob.page.reload()

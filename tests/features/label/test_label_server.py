@@ -21,7 +21,7 @@ from matex_tf.features.label.board import Board
 from matex_tf.features.label.images import open_images
 from matex_tf.features.label.rounds import Result
 from matex_tf.features.label.store import Store
-from tests.features.label.label_server import Running, discs
+from tests.features.label.label_server import Running, discs, own_port
 
 TOKEN = "a-token-of-this-test"
 HOST = {"host": "localhost:8765"}
@@ -300,7 +300,7 @@ def test_training_on_ranks(tmp_path, script):
     if script == "own":
         (tmp_path / "own.py").write_text(own_script())
         words += ["--script", "own.py"]
-    running = Running(tmp_path, words)
+    running = Running(tmp_path, [*words, "--port", own_port()])
     for group in (0, 1):
         some = [int(image) for image in np.flatnonzero(kind == group)[:10]]
         running.ask("/api/act", {"kind": "assign", "person": "ann", "images": some, "group": group + 1})
