@@ -31,7 +31,6 @@ def strategy(name: str, settings: Any) -> Any:
 
     from matex_tf import strategies
     from matex_tf.core import world
-    from matex_tf.core.transport.communicator import Communicator
 
     class Compute(strategies.Strategy):
         replicas_identical = False
@@ -39,23 +38,25 @@ def strategy(name: str, settings: Any) -> Any:
     class Server(strategies.Strategy):
         """Rank 0 gets all gradients, adds them up, and gives each rank as many bytes back as it got."""
 
-        comm: Communicator | None = None
+        comm: Any = None
 
         def exchange(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
             def serve(*arrays: np.ndarray) -> list[np.ndarray]:
                 ranks = world.current()
-                comm = self.comm = self.comm or ranks.split_all()
+                from mpi4py import MPI
+
+                comm = self.comm = self.comm or MPI.COMM_WORLD.Dup()
                 flat = np.concatenate([array.reshape(-1) for array in arrays])
                 if ranks.rank == 0:
                     other = np.empty_like(flat)
                     for source in range(1, ranks.size):
-                        comm.recv(other, source)
+                        comm.Recv(other, source)
                         np.add(flat, other, out=flat)
                     for target in range(1, ranks.size):
-                        comm.send(flat, target)
+                        comm.Send(flat, target)
                 else:
-                    comm.send(flat, 0)
-                    comm.recv(flat, 0)
+                    comm.Send(flat, 0)
+                    comm.Recv(flat, 0)
                 ends = np.cumsum([array.size for array in arrays])[:-1]
                 parts = np.split(flat, ends)
                 return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]

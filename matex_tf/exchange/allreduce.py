@@ -20,8 +20,8 @@ import numpy as np
 from matex_tf.core import trace
 from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.bucket import Bucket, EmptyArrays, empty, slice_of
-from matex_tf.exchange.network.compressed_ring import CompressedRings, CompressionState
-from matex_tf.exchange.network.lane import Coded, Lane
+from matex_tf.exchange.network.compressed_ring import CompressedRing, CompressedRings, CompressionState
+from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.node.barrier import CheckedBarrier
 from matex_tf.exchange.node.interface import Node
 from matex_tf.exchange.node.reduction import add_up, add_up_weighted, small_sum, wide
@@ -301,7 +301,7 @@ class Channel(CheckedBarrier):
 
     def _coded(
         self, coding: CompressionState | None, chunk: int, sums: np.ndarray | None
-    ) -> tuple[Coded | None, np.ndarray | None]:
+    ) -> tuple[CompressedRing | None, np.ndarray | None]:
         """What sums this rank's part of a chunk between nodes, and what earlier sums of it have left over."""
         if coding is None or sums is None:
             return None, None

@@ -109,8 +109,7 @@ class ExchangeThreads:
         self._lock = threading.Lock()
         self._queues: list[queue.SimpleQueue[BucketQueue | None]] = [queue.SimpleQueue() for _ in range(count)]
         for number, jobs in enumerate(self._queues):
-            run = _funneled if count == 1 else _concurrent
-            threading.Thread(target=run, args=(jobs, number, count), name=f"matex_tf {number}", daemon=True).start()
+            threading.Thread(target=_work, args=(jobs, number, count), name=f"matex_tf {number}", daemon=True).start()
         self.stop = weakref.finalize(self, _stop, self._queues)
 
     def post(self, plan: BucketPlan, number: int, arrays: Sequence[np.ndarray]) -> None:
@@ -166,34 +165,23 @@ def _stop(queues: Sequence[queue.SimpleQueue[BucketQueue | None]]) -> None:
         jobs.put(None)
 
 
-def _funneled(jobs: queue.SimpleQueue[BucketQueue | None], number: int, count: int) -> None:
+def _work(jobs: queue.SimpleQueue[BucketQueue | None], number: int, count: int) -> None:
     while (job := jobs.get()) is not None:
+        group, plan = job.group, job.plan
         try:
-            for bucket in range(len(job.plan.buckets)):
-                arrays = job.wait_for(bucket)
-                if arrays is None:
-                    break
-                job.done(bucket, job.group.sum(job.plan, bucket, arrays))
-                del arrays
-        except Exception as error:
-            job.fail(error)
-        del job
-
-
-def _concurrent(jobs: queue.SimpleQueue[BucketQueue | None], number: int, count: int) -> None:
-    while (job := jobs.get()) is not None:
-        try:
-            if number == 0:
-                job.group.begin(job.plan)
-                job.group.open_channels(count)
+            if count > 1 and number == 0:
+                group.begin(plan)
+                group.open_channels(count)
                 job.begun.set()
-            job.begun.wait()
-            for bucket in range(number, len(job.plan.buckets), count):
+            if count > 1:
+                job.begun.wait()
+            for bucket in range(number, len(plan.buckets), count):
                 arrays = job.wait_for(bucket)
                 if arrays is None:
                     break
-                job.done(bucket, job.group.sum_apart(number, job.plan, bucket, arrays))
-                del arrays
+                sums = group.sum_apart(number, plan, bucket, arrays) if count > 1 else group.sum(plan, bucket, arrays)
+                job.done(bucket, sums)
+                del arrays, sums
         except Exception as error:
             job.fail(error)
-        del job
+        del job, group, plan

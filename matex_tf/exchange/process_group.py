@@ -64,18 +64,17 @@ class ProcessGroup:
         background: see `matex_tf.exchange.async_allreduce`; the same.
     """
 
-    def __init__(self, world: World, directory: str = ""):
+    def __init__(self, world: World):
         """Collective over the world.
 
         Args:
             world: more than one rank.
-            directory: see `NodeMemory`.
 
         Raises:
             OutOfSharedMemory: on every rank, if a node has next to no shared memory.
         """
         self._world: World = weakref.proxy(world)
-        self._node: Node = NodeMemory(world, directory)
+        self._node: Node = NodeMemory(world)
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
         self._networked = len(sizes) > 1

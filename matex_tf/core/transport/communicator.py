@@ -121,10 +121,6 @@ class Communicator(ABC):
         """Every rank's value, any picklable object, in the order of ranks."""
 
     @abstractmethod
-    def alltoall(self, values: Sequence[Any]) -> list[Any]:
-        """Give `values[r]`, any picklable object, to rank r; what each rank has given to this one."""
-
-    @abstractmethod
     def scatter(self, values: Sequence[Any] | None, root: int = 0) -> Any:
         """This rank's own of `root`'s values, one picklable object for each rank; the others pass None.
 
@@ -176,30 +172,13 @@ class Communicator(ABC):
         """Wait for all ranks."""
         wait(self.ibarrier())
 
-    def send(self, data: np.ndarray, to: int) -> None:
-        """Send an array, of any dtype and length, and wait until it may change.
-
-        Args:
-            data: contiguous.
-            to: a rank of this communicator.
-        """
-        wait_all([self.isend(message, to, 0) for message in messages_of(data)])
-
-    def recv(self, data: np.ndarray, source: int) -> None:
-        """Receive what a rank sends by `send` or `sendrecv`: as many bytes.
-
-        Args:
-            data: overwritten; contiguous.
-            source: a rank of this communicator.
-        """
-        wait_all([self.irecv(message, source, 0) for message in messages_of(data)])
-
     def sendrecv(self, data: np.ndarray, to: int, received: np.ndarray, source: int) -> None:
         """Send an array to one rank and receive one from another, at the same time.
 
         Args:
-            data, to: see `send`.
-            received, source: see `recv`.
+            data: of any dtype and length; contiguous.
+            received: overwritten by as many bytes as are sent to this rank; contiguous.
+            to, source: ranks of this communicator.
         """
         receives = [self.irecv(message, source, 0) for message in messages_of(received)]
         wait_all([*receives, *(self.isend(message, to, 0) for message in messages_of(data))])

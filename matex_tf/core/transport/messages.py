@@ -66,6 +66,7 @@ class MessageCommunicator(Communicator):
         return self.alltoall([value] * self.size)
 
     def alltoall(self, values: Sequence[Any]) -> list[Any]:
+        """Give `values[r]`, any picklable object, to rank r; what each rank has given to this one."""
         texts = [np.frombuffer(pickle.dumps(value), np.uint8) for value in values]
         lengths = np.empty(self.size, np.int64)
         wait_all(self._swap([np.array(text.size, np.int64) for text in texts], np.split(lengths, self.size)))

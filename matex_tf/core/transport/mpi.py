@@ -170,10 +170,6 @@ class MpiCommunicator(Communicator):
         return self._comm.allgather(value)
 
     @_ours
-    def alltoall(self, values: Sequence[Any]) -> list[Any]:
-        return self._comm.alltoall(list(values))
-
-    @_ours
     def scatter(self, values: Sequence[Any] | None, root: int = 0) -> Any:
         return self._comm.scatter(values, root=root)
 
@@ -214,14 +210,6 @@ class MpiCommunicator(Communicator):
     @_ours
     def barrier(self) -> None:
         self._comm.Barrier()
-
-    @_ours
-    def send(self, data: np.ndarray, to: int) -> None:
-        self._comm.Send(data, to)
-
-    @_ours
-    def recv(self, data: np.ndarray, source: int) -> None:
-        self._comm.Recv(data, source)
 
     @_ours
     def sendrecv(self, data: np.ndarray, to: int, received: np.ndarray, source: int) -> None:

@@ -84,23 +84,32 @@ def ring(lane: Peers, data: np.ndarray, tag: int) -> Steps:
         yield [*lane.receive(theirs, left, tag), *lane.send(mine, right, tag)]
 
 
-def doubling(lane: Peers, data: np.ndarray, tag: int) -> Steps:
+def doubling(
+    lane: Peers,
+    data: np.ndarray,
+    tag: int,
+    received: np.ndarray | None = None,
+    merge: Callable[[np.ndarray, np.ndarray], None] | None = None,
+) -> Steps:
     """Recursive doubling: everyone swaps everything with a partner, at distance 1, 2, 4 … log2(n) messages in a row.
 
     Args:
         lane, data, tag: see `ring`.
+        received: room for what comes, where that may be longer than `data`.
+        merge: puts what has come into `data`, in the place of `add`; the same on both sides.
     """
-    received = np.empty_like(data)
-    place = yield from _fold(lane, data, received, tag)
+    received = np.empty_like(data) if received is None else received
+    merge = merge or add
+    place = yield from _fold(lane, data, received, tag, merge)
     if place is not None:
         distance = 1
         while distance < largest_power(lane.size):
             partner = place ^ distance
             # The partner overwrites nothing of mine: what it sends is received apart, and added when both are done.
             yield [*lane.receive(received, partner, tag), *lane.send(data, partner, tag)]
-            add(data, received)
+            merge(data, received)
             distance *= 2
-    yield from _unfold(lane, data, tag)
+    yield from _unfold(lane, data, received, tag)
 
 
 def rabenseifner(lane: Peers, data: np.ndarray, tag: int) -> Steps:
@@ -111,7 +120,7 @@ def rabenseifner(lane: Peers, data: np.ndarray, tag: int) -> Steps:
         lane, data, tag: see `ring`.
     """
     received = np.empty_like(data)
-    place = yield from _fold(lane, data, received, tag)
+    place = yield from _fold(lane, data, received, tag, add)
     if place is not None:
         low, high, way = 0, data.size, []
         distance = 1  # neighbours first, so that sums have the order of `doubling`
@@ -130,11 +139,11 @@ def rabenseifner(lane: Peers, data: np.ndarray, tag: int) -> Steps:
                 *lane.receive(data[given[0] : given[1]], partner, tag),
                 *lane.send(data[kept[0] : kept[1]], partner, tag),
             ]
-    yield from _unfold(lane, data, tag)
+    yield from _unfold(lane, data, received, tag)
 
 
 def _fold(
-    lane: Peers, data: np.ndarray, received: np.ndarray, tag: int
+    lane: Peers, data: np.ndarray, received: np.ndarray, tag: int, merge: Callable[[np.ndarray, np.ndarray], None]
 ) -> Generator[Sequence[Request], None, int | None]:
     """Ranks beyond the largest power of two give what they have to one below; this rank's place, None for those."""
     power = largest_power(lane.size)
@@ -143,14 +152,15 @@ def _fold(
         return None
     if lane.rank + power < lane.size:
         yield lane.receive(received, lane.rank + power, tag)
-        add(data, received)
+        merge(data, received)
     return lane.rank
 
 
-def _unfold(lane: Peers, data: np.ndarray, tag: int) -> Steps:
+def _unfold(lane: Peers, data: np.ndarray, received: np.ndarray, tag: int) -> Steps:
     power = largest_power(lane.size)
     if lane.rank >= power:
-        yield lane.receive(data, lane.rank - power, tag)
+        yield lane.receive(received, lane.rank - power, tag)
+        np.copyto(data, received[: data.size])
     elif lane.rank + power < lane.size:
         yield lane.send(data, lane.rank + power, tag)
 

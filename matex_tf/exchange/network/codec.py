@@ -12,7 +12,7 @@ were, at their places.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,17 +31,29 @@ _MARK = np.uint32(0x80000000)  # the sign of a scale: its block holds a NaN or a
 _MANTISSA = np.uint32(0xFFFFFF00)  # 16 bits of a scale, so that a scale times a code of 7 bits is exact
 
 
-class Codec(Protocol):
-    """How a codec is used. `wire` is always uint8, contiguous, and as long as `nbytes` says.
+class Codec:
+    """How numbers are encoded: an array in pieces, each as float32, and error feedback around a piece. `wire` is always
+    uint8, contiguous, and as long as `nbytes` says.
 
     Attributes:
         name: as settings have it.
     """
 
-    name: str
+    name = ""
+
+    def __init__(self) -> None:
+        self._floats = np.empty(PIECE, np.float32)  # a piece of another dtype, or with its residual, or decoded
+        self._work = np.empty(PIECE, np.float32)  # of the codec itself
 
     def nbytes(self, count: int) -> int:
         """Bytes on the wire for so many numbers."""
+        raise NotImplementedError
+
+    def _encode(self, start: int, piece: np.ndarray, wire: np.ndarray, count: int) -> None:
+        raise NotImplementedError
+
+    def _decode(self, start: int, wire: np.ndarray, piece: np.ndarray, count: int) -> None:
+        raise NotImplementedError
 
     def encode(self, values: np.ndarray, wire: np.ndarray, residual: np.ndarray | None = None) -> None:
         """Write `values` to `wire`.
@@ -56,43 +68,6 @@ class Codec(Protocol):
         Raises:
             ValueError: the sizes do not fit together.
         """
-
-    def decode(self, wire: np.ndarray, values: np.ndarray) -> None:
-        """Read `values`, of any float dtype, from `wire`.
-
-        Args:
-            wire: uint8, as `encode` has written it.
-            values: flat and contiguous; overwritten.
-        """
-
-    def add(self, wire: np.ndarray, total: np.ndarray) -> None:
-        """Add what `wire` says to `total`, of any float dtype; short floats are added in float32 and rounded once.
-
-        Args:
-            wire: uint8, as `encode` has written it.
-            total: flat and contiguous, of as many numbers as were encoded.
-        """
-
-
-class _Pieces:
-    """What codecs share: an array in pieces, each as float32, and error feedback around a piece."""
-
-    name = ""
-
-    def __init__(self) -> None:
-        self._floats = np.empty(PIECE, np.float32)  # a piece of another dtype, or with its residual, or decoded
-        self._work = np.empty(PIECE, np.float32)  # of the codec itself
-
-    def nbytes(self, count: int) -> int:
-        raise NotImplementedError
-
-    def _encode(self, start: int, piece: np.ndarray, wire: np.ndarray, count: int) -> None:
-        raise NotImplementedError
-
-    def _decode(self, start: int, wire: np.ndarray, piece: np.ndarray, count: int) -> None:
-        raise NotImplementedError
-
-    def encode(self, values: np.ndarray, wire: np.ndarray, residual: np.ndarray | None = None) -> None:
         self._check(values, wire, residual)
         with np.errstate(all="ignore"):  # what a codec makes of NaN and infinities is its business
             for here in _pieces(values.size):
@@ -109,6 +84,12 @@ class _Pieces:
                 self._encode(here.start, piece, wire, values.size)
 
     def decode(self, wire: np.ndarray, values: np.ndarray) -> None:
+        """Read `values`, of any float dtype, from `wire`.
+
+        Args:
+            wire: uint8, as `encode` has written it.
+            values: flat and contiguous; overwritten.
+        """
         self._check(values, wire, None)
         with np.errstate(all="ignore"):
             for here in _pieces(values.size):
@@ -121,6 +102,12 @@ class _Pieces:
                     np.copyto(piece, said, casting="unsafe")
 
     def add(self, wire: np.ndarray, total: np.ndarray) -> None:
+        """Add what `wire` says to `total`, of any float dtype; short floats are added in float32 and rounded once.
+
+        Args:
+            wire: uint8, as `encode` has written it.
+            total: flat and contiguous, of as many numbers as were encoded.
+        """
         self._check(total, wire, None)
         with np.errstate(all="ignore"):
             for here in _pieces(total.size):
@@ -146,7 +133,7 @@ class _Pieces:
             raise ValueError(f"{self.name}: a residual of {residual.size} {residual.dtype} for {values.size} numbers.")
 
 
-class BFloat16(_Pieces):
+class BFloat16(Codec):
     """The upper half of each float32: 8 bits of exponent, 7 of mantissa. Values lose less than 1/128 of themselves,
     always towards zero, so a sum of many leans there too; error feedback takes that away."""
 
@@ -167,7 +154,7 @@ class BFloat16(_Pieces):
         np.left_shift(bits, 16, out=bits)
 
 
-class _Whole(_Pieces):
+class _Whole(Codec):
     """Whole numbers, times a scale for each block: an error of at most half a scale. On the wire the scales come first.
 
     A block that holds a NaN or an infinity has a negative scale. There the largest code and its negative are the
@@ -330,7 +317,7 @@ def _pieces(count: int) -> Iterator[slice]:
 _UPPER = int(np.array([0x3F800000], np.uint32).view(np.uint16)[1] == 0x3F80)
 
 #: By name; "none" of the settings is not a codec and has no class.
-CODECS: dict[str, type[_Pieces]] = {codec.name: codec for codec in (BFloat16, Int8, Int4)}
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (BFloat16, Int8, Int4)}
 
 
 def create(name: str) -> Codec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -13,13 +12,12 @@ from matex_tf.core.waiting import wait_until
 from matex_tf.exchange.network.algorithms import (
     DOUBLING_BYTES,
     HALVING_BYTES,
-    Peers,
     Steps,
     add,
     doubling,
-    largest_power,
     select_algorithm,
 )
+from matex_tf.exchange.network.compressed_ring import CompressedRing
 
 #: In how many pieces an array goes at most that comes alone, and the least bytes of a message of one: while one is
 #: added up, the others are on the wire.
@@ -27,16 +25,6 @@ PIECES, PIECE_BYTES = 4, 1 << 16
 _TAGS = 1 << 14  # a transport promises `LARGEST_TAG`
 _AGREE_TAG = _TAGS  # no transfer has it
 _HEAD = 3  # numbers before the data of an agreement: the two that are compared, and whether they differ somewhere
-
-
-class Coded(Protocol):
-    """A ring that encodes what it sends, see `compressed_ring.CompressedRing`."""
-
-    def __call__(self, lane: Peers, data: np.ndarray, tag: int, residual: np.ndarray | None = None) -> Steps:
-        """Sum over the lane; the residual is what earlier sums have left over."""
-
-    def nbytes(self, count: int) -> int:
-        """Bytes of so many numbers as encoded."""
 
 
 class Lane:
@@ -59,7 +47,7 @@ class Lane:
         self,
         data: np.ndarray,
         then: Callable[[], None] | None = None,
-        coded: Coded | None = None,
+        coded: CompressedRing | None = None,
         residual: np.ndarray | None = None,
         others: int = 0,
     ) -> None:
@@ -165,7 +153,7 @@ class Lane:
         return HALVING_BYTES if self.size == 2 else DOUBLING_BYTES
 
     def _agreeing(self, numbers: tuple[int, int], data: np.ndarray | None) -> Steps:
-        """Recursive doubling over numbers and data. Messages of ranks that are about to do different things have
+        """`doubling` over numbers and data. Messages of ranks that are about to do different things have
         different lengths; a rank is ready for the longest."""
         head = _HEAD * 8
         nbytes = 0 if data is None else data.nbytes
@@ -177,32 +165,13 @@ class Lane:
             own = mine[head:].view(data.dtype)
             np.copyto(own, data)
 
-        def merge() -> None:
+        def merge(_: np.ndarray, __: np.ndarray) -> None:
             if said[2] or heard[2] or not np.array_equal(said[:2], heard[:2]):
                 said[2] = 1
             elif own is not None:
                 add(own, theirs[head : head + nbytes].view(own.dtype))
 
-        power = largest_power(self.size)
-        if self.rank >= power:
-            yield self.send(mine, self.rank - power, _AGREE_TAG)
-            yield self.receive(theirs, self.rank - power, _AGREE_TAG)
-            said[2] = heard[2]
-            if own is not None and not said[2]:
-                np.copyto(own, theirs[head : head + nbytes].view(own.dtype))
-        else:
-            beyond = self.rank + power < self.size
-            if beyond:
-                yield self.receive(theirs, self.rank + power, _AGREE_TAG)
-                merge()
-            distance = 1
-            while distance < power:
-                partner = self.rank ^ distance
-                yield [*self.receive(theirs, partner, _AGREE_TAG), *self.send(mine, partner, _AGREE_TAG)]
-                merge()
-                distance *= 2
-            if beyond:
-                yield self.send(mine, self.rank + power, _AGREE_TAG)
+        yield from doubling(self, mine, _AGREE_TAG, theirs, merge)
         if data is not None and own is not None:
             np.copyto(data, own)
         self._agreed = not said[2]

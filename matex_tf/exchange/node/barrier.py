@@ -16,7 +16,8 @@ from matex_tf.core import trace
 from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.waiting import StallDetector, wait_until
 from matex_tf.errors import RankLost
-from matex_tf.exchange.network.lane import Coded, Lane
+from matex_tf.exchange.network.compressed_ring import CompressedRing
+from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.node.futex import Counters
 from matex_tf.exchange.node.interface import Node, SharedMemory
 
@@ -145,7 +146,7 @@ class CheckedBarrier:
         agreed: bool,
         sums: np.ndarray | None = None,
         place: np.ndarray | None = None,
-        coded: Coded | None = None,
+        coded: CompressedRing | None = None,
         residual: np.ndarray | None = None,
     ) -> bool:
         """Whether all nodes agree as well: the first rank of each asks the others.

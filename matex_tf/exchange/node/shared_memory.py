@@ -54,12 +54,12 @@ class NodeMemory:
         ranks: their ranks in the world, in order; `rank` and `size` are this one's place and their number.
     """
 
-    def __init__(self, world: World, directory: str = ""):
-        """Collective over the world. Args: directory: where shared files are made; `DIRECTORY` where it is empty."""
+    def __init__(self, world: World):
+        """Collective over the world."""
         self.ranks: Sequence[int] = world.nodes[world.node]
         self.rank, self.size = world.local_rank, world.local_size
         self.host = world.host
-        self._directory = directory or DIRECTORY
+        self._directory = DIRECTORY
         self._comm, self._own = world.split_node()
         self._processes = [_watched(*mark) for mark in self._comm.allgather(namespaces.process())]
 
