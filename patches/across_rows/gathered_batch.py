@@ -52,32 +52,6 @@ def take_own(value: Any, place: Any) -> Any:
     return value[first : first + place[1]]
 
 
-def add_up(own: Any, part: batch_share.StepShare, label: str) -> tf.Tensor:
-    """The sum over ranks of what each has found of its rows; a ghost's does not count. All ranks come here.
-
-    Args:
-        own: a scalar of any number dtype, this rank's. part: of the step. label: its name, for errors.
-
-    Returns:
-        float64 scalar.
-    """
-    if virtual_ranks.current() is not None:
-        counted = tf.math.multiply_no_nan(tf.cast(own, tf.float64), part.alive)
-        return tf_op.sum_over_ranks([counted], "add up over a batch", [label])[0]
-
-    def total(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        ranks, (rows, _, shared) = world.current(), numbers
-        if ranks.is_single or not shared:
-            return [value]
-        return process_group.sum_arrays(
-            ranks, [value if rows else np.zeros_like(value)], "add up over a batch", [label]
-        )
-
-    (whole,) = tf_op.call(total, [tf.cast(own, tf.float64), _numbers(part)], [tf.float64], lambda arrays: [arrays[0]])
-    whole.set_shape([])
-    return whole
-
-
 def average(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tensor:
     """The mean over ranks of what each has found as a mean over its rows, weighted by these rows. All ranks come here.
 
@@ -87,18 +61,18 @@ def average(own: tf.Tensor, part: batch_share.StepShare, label: str) -> tf.Tenso
     Returns:
         float64, of the shape of `own`.
     """
+    weighted = tf.math.multiply_no_nan(tf.cast(own, tf.float64), part.weight)
     if virtual_ranks.current() is not None:
-        weighted = tf.math.multiply_no_nan(tf.cast(own, tf.float64), part.weight)
         return tf_op.sum_over_ranks([weighted], "average over a batch", [label])[0]
 
-    def mean(value: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        ranks, (rows, total, shared) = world.current(), numbers
+    def mean(value: np.ndarray, weighted: np.ndarray, shared: np.ndarray) -> list[np.ndarray]:
+        ranks = world.current()
         if ranks.is_single or not shared:
             return [value]
-        weighted = value * (rows / total) if rows else np.zeros_like(value)
         return process_group.sum_arrays(ranks, [weighted], "average over a batch", [label])
 
-    (whole,) = tf_op.call(mean, [tf.cast(own, tf.float64), _numbers(part)], [tf.float64], lambda arrays: [arrays[0]])
+    given = [tf.cast(own, tf.float64), weighted, part.shared_out]
+    (whole,) = tf_op.call(mean, given, [tf.float64], lambda arrays: [arrays[0]])
     whole.set_shape(own.shape)
     return whole
 
@@ -108,14 +82,14 @@ def _numbers(part: batch_share.StepShare) -> tf.Tensor:
     return tf.stack([tf.cast(one, tf.int32) for one in (part.rows, part.total, part.shared_out)])
 
 
-def _gather_parts(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gather the rows of a batch whose parts take turns on a rank: each gives its rows, and all are joined once."""
-    current = virtual_ranks.current()
-    assert current is not None
-    at = current.place
+def _gather(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gather the rows of a batch; if its parts take turns on a rank each gives its rows, and all are joined once."""
+    current, numbers = virtual_ranks.current(), _numbers(part)
 
     def forward(*arrays: np.ndarray) -> list[np.ndarray]:
         ranks, given, numbers = world.current(), arrays[0::2], arrays[1::2]
+        if not numbers[0][2]:
+            return [given[0], np.array([[0, len(given[0])]], np.int32)]
         own = np.concatenate([one if rows else one[:0] for one, (rows, *_) in zip(given, numbers, strict=True)])
         counts = ranks.allgather(len(own), f"{WHAT}: {label}")
         bits = own.view(np.uint16) if own.dtype.name == "bfloat16" else own
@@ -138,41 +112,6 @@ def _gather_parts(value: tf.Tensor, part: batch_share.StepShare, label: str) -> 
         places.set_shape([len(given), 2])
         return [whole, places]
 
-    @tf.custom_gradient
-    def through(value: tf.Tensor) -> Any:
-        whole, places = virtual_ranks.meet((WHAT, label), [value, _numbers(part)], together)
-        whole, place = tf.identity(whole), places[at]
-
-        def back(upstream: tf.Tensor, _: Any) -> tf.Tensor:
-            weight = tf.cast(part.weight, upstream.dtype)
-            weighted = tf.math.multiply_no_nan(upstream, weight)
-            (sums,) = tf_op.sum_over_ranks([weighted], _BACK, [label])
-            own = tf.math.divide_no_nan(sums[place[0] : place[0] + place[1]], weight)
-            lacking = tf.shape(value)[0] - tf.shape(own)[0]  # behind the last row stands a ghost
-            own = tf.concat([own, tf.zeros(tf.concat([[lacking], tf.shape(own)[1:]], 0), own.dtype)], 0)
-            own.set_shape(value.shape)
-            return own
-
-        return (whole, place), back
-
-    return through(value)
-
-
-def _gather(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[tf.Tensor, tf.Tensor]:
-    if virtual_ranks.current() is not None:
-        return _gather_parts(value, part, label)
-    numbers = _numbers(part)
-
-    def forward(array: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        ranks, (rows, _, shared) = world.current(), numbers
-        if ranks.is_single or not shared:
-            return [array, np.array([0, len(array)], np.int32)]
-        own = array if rows else array[:0]
-        counts = ranks.allgather(len(own), f"{WHAT}: {label}")
-        bits = own.view(np.uint16) if own.dtype.name == "bfloat16" else own
-        whole = ranks.allgather_rows(bits, f"{WHAT}: {label}")
-        return [whole.view(own.dtype), np.array([sum(counts[: ranks.rank]), len(array)], np.int32)]
-
     def backward(upstream: np.ndarray, numbers: np.ndarray, place: np.ndarray) -> list[np.ndarray]:
         ranks, (rows, total, shared) = world.current(), numbers
         if ranks.is_single or not shared:
@@ -183,24 +122,29 @@ def _gather(value: tf.Tensor, part: batch_share.StepShare, label: str) -> tuple[
             return [np.zeros((count, *upstream.shape[1:]), upstream.dtype)]
         return [(sums[first : first + count] / weight).astype(upstream.dtype)]
 
+    def back_to_part(upstream: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+        weight = tf.cast(part.weight, upstream.dtype)
+        (sums,) = tf_op.sum_over_ranks([tf.math.multiply_no_nan(upstream, weight)], _BACK, [label])
+        own = tf.math.divide_no_nan(sums[place[0] : place[0] + place[1]], weight)
+        lacking = tf.shape(value)[0] - tf.shape(own)[0]  # behind the last row stands a ghost
+        return tf.concat([own, tf.zeros(tf.concat([[lacking], tf.shape(own)[1:]], 0), own.dtype)], 0)
+
     @tf.custom_gradient
     def through(value: tf.Tensor) -> Any:
-        whole, place = tf_op.call(
-            forward,
-            [value, numbers],
-            [value.dtype, tf.int32],
-            lambda arrays: [arrays[0], np.array([0, len(arrays[0])], np.int32)],
-        )
-        whole.set_shape([None, *value.shape[1:]])
-        place.set_shape([2])
+        given = [value, numbers]
+        whole, places = together([given]) if current is None else virtual_ranks.meet((WHAT, label), given, together)
+        whole, place = tf.identity(whole), places[0 if current is None else current.place]
 
         def back(upstream: tf.Tensor, _: Any) -> tf.Tensor:
-            (own,) = tf_op.call(
-                backward,
-                [upstream, numbers, place],
-                [upstream.dtype],
-                lambda arrays: [np.resize(arrays[0], (arrays[2][1], *arrays[0].shape[1:]))],
-            )
+            if current is not None:
+                own = back_to_part(upstream, place)
+            else:
+                (own,) = tf_op.call(
+                    backward,
+                    [upstream, numbers, place],
+                    [upstream.dtype],
+                    lambda arrays: [np.resize(arrays[0], (arrays[2][1], *arrays[0].shape[1:]))],
+                )
             own.set_shape(value.shape)
             return own
 

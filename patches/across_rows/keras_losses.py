@@ -119,5 +119,5 @@ def _hinge_labels(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     y_true = args[0] if args else kwargs["y_true"]
     own = tf.reduce_sum(tf.cast((y_true != 0) & (y_true != 1), tf.float32))
-    others = gathered_batch.add_up(own, part, "labels of a hinge loss that are not binary")
+    others = gathered_batch.average(own, part, "labels of a hinge loss that are not binary")
     return tf.where(others > 0, y_true, 2 * y_true - 1)
