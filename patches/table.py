@@ -96,7 +96,7 @@ PATCHES = (
     ("tf_keras.src.optimizers.legacy.optimizer_v2", "keras2.optimizers"),
     ("tf_keras.src.mixed_precision.loss_scale_optimizer", "keras2.optimizers"),
     ("tf_keras.src.optimizers.optimizer_v1", "keras2.optimizers"),
-    ("tf_keras.src.utils.losses_utils", "keras2.losses"),
+    ("tf_keras.src.utils.losses_utils", "keras.losses"),
     ("tf_keras.src.layers.normalization.batch_normalization", "keras2.batch_norm"),
     ("tf_keras.src.losses", "across_rows.own_losses"),
     ("tf_keras.src.losses", "across_rows.keras_losses"),

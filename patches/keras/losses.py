@@ -7,7 +7,8 @@ With w = rows / total of a rank, gradients and logged losses of ranks are added 
   rows.
 
 Relies on (Keras 3.3 to 3.15, private): `losses.loss.reduce_values` and `losses.loss.apply_mask`, which
-`reduce_weighted_values` calls.
+`reduce_weighted_values` calls; (tf_keras 2.16 to 2.21) `losses_utils.compute_weighted_loss(losses, ...)`, its
+`reduce_weighted_loss(weighted_losses, reduction)` and `apply_valid_mask(losses, sw, mask, reduction)`, private.
 """
 
 from __future__ import annotations
@@ -20,19 +21,28 @@ import tensorflow as tf
 
 from matex_tf.exchange import tf_op
 from matex_tf.patches.across_rows import keras_losses
-from matex_tf.patches.common import batch_share, wrapping
+from matex_tf.patches.common import batch_share, keras_lines, wrapping
 
 
 def install(module: ModuleType) -> None:
-    """Patch keras.src.losses.loss."""
-    reduce_signature = inspect.signature(wrapping.require(module, "reduce_values"))
-    mask_signature = inspect.signature(wrapping.require(module, "apply_mask"))
+    """Patch keras.src.losses.loss or tf_keras.src.utils.losses_utils."""
+    of_keras_2 = keras_lines.is_of_keras_2(module.__name__)
+    reduce, mask = ("reduce_weighted_loss", "apply_valid_mask") if of_keras_2 else ("reduce_values", "apply_mask")
+    wrapping.wrap(module, reduce, _reduce(inspect.signature(wrapping.require(module, reduce))))
+    wrapping.wrap(module, mask, _mask(inspect.signature(wrapping.require(module, mask))))
+    if of_keras_2:
+        wrapping.wrap(module, "compute_weighted_loss", _weighted)
 
-    def reduce_values(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+
+def _reduce(signature: inspect.Signature) -> Any:
+    """Args: signature: of a function of losses, weights perhaps, and the reduction."""
+    values = next(iter(signature.parameters))
+
+    def reduce(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         part = batch_share.current()
-        given = bound(reduce_signature, args, kwargs)
+        given = _bound(signature, args, kwargs)
         result = wrapped(*args, **kwargs)
-        if part is None or len(given["values"].shape) == 0 or keras_losses.is_of_whole_batch(given["values"]):
+        if part is None or not _of_rows(given[values]):
             return result
         if given["reduction"] == "sum":
             whole = tf.math.divide_no_nan(tf.cast(part.total, result.dtype), tf.cast(part.rows, result.dtype))
@@ -44,33 +54,39 @@ def install(module: ModuleType) -> None:
             return result * tf.cast(whole, result.dtype)
         return result
 
-    def apply_mask(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return reduce
+
+
+def _mask(signature: inspect.Signature) -> Any:
+    """Args: signature: of a function of the mask and the reduction, and in Keras 2 of the losses."""
+
+    def mask(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         part = batch_share.current()
-        given = bound(mask_signature, args, kwargs)
+        given = _bound(signature, args, kwargs)
         result = wrapped(*args, **kwargs)
-        if (
-            part is None
-            or part.apart
-            or given["mask"] is None
-            or given["reduction"] not in ("mean", "sum_over_batch_size")
-        ):
+        scaled = given["mask"] is not None and given["reduction"] in ("auto", "mean", "sum_over_batch_size")
+        if part is None or part.apart or not scaled or not _of_rows(given.get("losses", given["mask"])):
             return result
         valid = tf.reduce_sum(tf.cast(given["mask"], result.dtype))
-        return result * tf.cast(own_to_whole(valid, part, "the loss's mask"), result.dtype)
+        whole = tf.cast(own_to_whole(valid, part, "the loss's mask"), result.dtype)
+        return tf.math.multiply_no_nan(result, whole)  # a rank without a valid entry has divided by 0 in Keras 2
 
-    wrapping.wrap(module, "reduce_values", reduce_values)
-    wrapping.wrap(module, "apply_mask", apply_mask)
+    return mask
 
 
-def bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-    """All arguments of a call by name, with defaults.
+def _weighted(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if not keras_losses.is_of_whole_batch(args[0] if args else kwargs["losses"]):
+        return wrapped(*args, **kwargs)
+    with batch_share.hidden():  # it is whole already, be it one number or one for each column
+        return wrapped(*args, **kwargs)
 
-    Args:
-        signature: of the function. args, kwargs: of the call.
 
-    Raises:
-        TypeError: they do not fit it.
-    """
+def _of_rows(values: Any) -> bool:
+    return bool(tf.TensorShape(values.shape).rank) and not keras_losses.is_of_whole_batch(values)
+
+
+def _bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    """All arguments of a call by name, with defaults."""
     found = signature.bind(*args, **kwargs)
     found.apply_defaults()
     return dict(found.arguments)
