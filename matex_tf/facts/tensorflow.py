@@ -77,7 +77,7 @@ GRAPHS = (
     Fact("tensorflow.python.eager.polymorphic_function.function_context", "", "make_function_context",
          "a function is traced as in a world of one rank"),
     Fact("tensorflow.python.eager.polymorphic_function.concrete_function", "ConcreteFunction",
-         "_call_flat function_type variables captured_inputs graph", "steps are called quickly", since="2.16"),
+         "_call_flat function_type variables captured_inputs graph", "compiled functions are called", since="2.16"),
     Fact("tensorflow.python.framework.func_graph", "", "func_graph_from_py_func FuncGraph", "steps are traced"),
     Fact("tensorflow.python.framework.func_graph", "FuncGraph", "capture outer_graph _create_op_internal",
          "steps are rebuilt for rows"),

@@ -42,13 +42,6 @@ def test_epochs_of_arrays_make_no_iterators(ranks):
         assert found == [0.0] * size
 
 
-def test_inputs_of_a_graph_are_known(ranks):
-    """Of tensors in tuples, lists and dicts, in whatever order; a table's columns are given without a search."""
-    for found, as_it_is in ranks(hot_path.inputs_of_a_graph, (1,), apart="they look at themselves")[1]:
-        assert found == [(True, True)] * 4
-        assert as_it_is
-
-
 def test_threads_spin_where_there_are_cores_for_them(ranks):
     """Not where a rank has one core: they would take it from the ranks that compute."""
     for size, found in ranks(hot_path.threads, (2,), apart="they look at themselves").items():

@@ -15,7 +15,7 @@ from matex_tf.errors import MatexError
 from matex_tf.patches.across_rows.keras_losses import of_keras
 from matex_tf.patches.common import batch_share, keras_lines, log_once, model_state, row_slicing, sharing_report, xla
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.fit.step import alike, first_step, one_rank_shapes, partitioned_step, quick_call, virtual_steps
+from matex_tf.patches.fit.step import alike, first_step, one_rank_shapes, partitioned_step, virtual_steps
 from matex_tf.patches.keras import distribution, metrics, sum_loss, weights, whole_results
 from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.shards import variable as in_parts
@@ -251,17 +251,14 @@ class StepGraphs:
         if spec is None:
             return compiled
         self.functions[slices] = concrete
-        usual, quick = row_slicing.signature(data, slices), quick_call.of(concrete, data)
-        others: dict[tuple[int | None, ...], Any] = {row_slicing.ranks(data): compiled}
+        # One graph for tensors of several ranks would not know where rows are.
+        functions: dict[tuple[int | None, ...], Any] = {row_slicing.ranks(data): compiled}
 
         def call(data: Any, numbers: Any) -> Any:
-            # What looks for the right graph among several takes longer than a small step.
-            if row_slicing.signature(data, slices) == usual:
-                return quick(data, numbers)
-            ranks = row_slicing.ranks(data)  # one graph for tensors of several ranks would not know where rows are
-            if ranks not in others:
-                others[ranks] = tf.function(step, reduce_retracing=True)
-            return others[ranks](data, numbers)
+            ranks = row_slicing.ranks(data)
+            if ranks not in functions:
+                functions[ranks] = tf.function(step, reduce_retracing=True)
+            return functions[ranks](data, numbers)
 
         return call
 

@@ -7,7 +7,7 @@ gives is whole, and so is the state that it leaves: all that the loop does besid
 Relies on (TensorFlow 2.16 to 2.21, private): `polymorphic_function.Function`, its `__call__`, `_function_type`,
 `_default_values`, `_is_pure`, `_created_variables` and `_variable_creation_config`;
 `function_type_utils.canonicalize_function_inputs`; `bind`, `unpack_inputs` and `pack_output` of the `function_type` of
-a concrete function.
+a `ConcreteFunction`.
 """
 
 from __future__ import annotations
