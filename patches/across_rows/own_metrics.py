@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import gathered_batch, keras_losses, trial_rows
-from matex_tf.patches.common import batch_share, keras_lines, log_once
+from matex_tf.patches.common import batch_share, keras_lines, log_once, wrapping
 from matex_tf.state import notes
 
 
@@ -56,9 +56,9 @@ def update_wrapper(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
     part, function = batch_share.current(), metric._fn
     if part is None:
         return wrapped(*args, **kwargs)
-    y_true, y_pred = _arguments(*args, **kwargs)
+    y_true, y_pred, *_ = wrapping.taken(args, kwargs, y_true=None, y_pred=None)
     by_row = keras_losses.of_keras(function) and not _over_rows(metric, y_pred)
-    if by_row or _gives_rows(metric, args, kwargs, part):
+    if by_row or _gives_rows(metric, (y_true, y_pred), part):
         return wrapped(*args, **kwargs)
     whole = [
         _gather(one, part, f"{name} of metric {metric.name}") for name, one in (("y_true", y_true), ("y_pred", y_pred))
@@ -73,21 +73,16 @@ def update_wrapper(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
         metric.__dict__["_fn"] = function
 
 
-def _arguments(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any, Any]:
-    return y_true, y_pred
-
-
 def _over_rows(metric: Any, y_pred: Any) -> bool:
     """Whether a metric of Keras has an `axis` that runs over rows, such as `CosineSimilarity(axis=0)`."""
     axis = metric._fn_kwargs.get("axis", -1)
     return keras_losses.across_rows(axis, tf.TensorShape(getattr(y_pred, "shape", None)).rank)
 
 
-def _gives_rows(metric: Any, args: Any, kwargs: Any, part: batch_share.StepShare) -> bool:
+def _gives_rows(metric: Any, given: tuple[Any, Any], part: batch_share.StepShare) -> bool:
     """Whether a function gives one value, or more, for each row; found by tracing it for any number of rows."""
     tried = notes.found(metric, _Function)
     if tried is None:
-        given = _arguments(*args, **kwargs)
         if not all(map(_dense, tf.nest.flatten(given))):
             return True
         specs = trial_rows.specs(given, part)

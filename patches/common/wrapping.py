@@ -110,6 +110,23 @@ def wrap(module: ModuleType, path: str, wrapper: Callable[..., Any], always: boo
     wrapt.wrap_function_wrapper(module, path, wrapper if always else only_with_others)
 
 
+def taken(args: tuple[Any, ...], kwargs: dict[str, Any], **leading: Any) -> tuple[Any, ...]:
+    """The leading arguments of a call, and what is left of it.
+
+    Args:
+        args, kwargs: of the call.
+        leading: the names of its first arguments, in their order, each with its default.
+
+    Returns:
+        The values of those; then the positional and the named arguments that are left.
+    """
+    values = [
+        args[place] if place < len(args) else kwargs.get(name, default)
+        for place, (name, default) in enumerate(leading.items())
+    ]
+    return *values, args[len(leading) :], {name: value for name, value in kwargs.items() if name not in leading}
+
+
 def rebind(module: ModuleType, *names: str) -> None:
     """Let other modules of the same package that have imported these functions have what they were wrapped in.
 

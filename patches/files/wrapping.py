@@ -11,29 +11,15 @@ import wrapt
 
 from matex_tf.patches.common import wrapping
 
+#: See there.
+taken = wrapping.taken
+
 
 class _Wrapper(wrapt.FunctionWrapper):
     """A function wrapper that pickle takes for the function that it stands in the place of."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _found, (self._self_module, self._self_path)
-
-
-def taken(args: tuple[Any, ...], kwargs: dict[str, Any], **leading: Any) -> tuple[Any, ...]:
-    """The leading arguments of a call, and what is left of it.
-
-    Args:
-        args, kwargs: of the call.
-        leading: the names of its first arguments, in their order, each with its default.
-
-    Returns:
-        The values of those; then the positional and the named arguments that are left.
-    """
-    values = [
-        args[place] if place < len(args) else kwargs.get(name, default)
-        for place, (name, default) in enumerate(leading.items())
-    ]
-    return *values, args[len(leading) :], {name: value for name, value in kwargs.items() if name not in leading}
 
 
 def _found(module: str, path: str) -> Any:

@@ -77,17 +77,13 @@ def _reads(callback: Any, kind: str) -> bool:
 
 def _end_batch(kind: str) -> Any:
     def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
-        batch, logs = _arguments(*args, **kwargs)
+        batch, logs, *_ = wrapping.taken(args, kwargs, batch=None, logs=None)
         if logs and notes.of(callbacks, _Read).get(kind) and under_way.now().in_keras:
             model = callbacks.model
             logs = notes.of(model, Adder, lambda: Adder(model)).whole(logs)
         return wrapped(batch, logs)
 
     return wrapper
-
-
-def _arguments(batch: Any, logs: Any = None) -> tuple[Any, Any]:
-    return batch, logs
 
 
 class Adder:

@@ -13,12 +13,16 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import model_state, sharing_report, under_way
-from matex_tf.patches.fit import asked
+from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.patches.fit import asked, falling_behind
 from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.patches.sources import source_sharding
+
+#: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
+evaluating = ActiveFlag("evaluating")
 
 
 class ModelCalls(abc.ABC):
@@ -33,8 +37,8 @@ class ModelCalls(abc.ABC):
     predict_function: Any
 
     @abc.abstractmethod
-    def within(self, what: str) -> contextlib.AbstractContextManager[Any]:
-        """Keras' own loop runs in this context. Args: what: "fit", "evaluate" or "predict"."""
+    def within(self) -> contextlib.AbstractContextManager[Any]:
+        """Keras' own loop runs in this context."""
 
     @abc.abstractmethod
     def executing(self, model: Any, times: int) -> contextlib.AbstractContextManager[Any]:
@@ -53,20 +57,18 @@ class ModelCalls(abc.ABC):
     def before_fit(self, model: Any, x: Any) -> None:
         """All ranks begin a `fit` of a `model` with the data `x`."""
 
-    def begin_epoch(self, function: Any) -> None:
-        """An epoch begins. Args: function: that trains."""
-        function.feed.begin_epoch()
-
-    def end_epoch(self, model: Any, function: Any) -> None:
-        """An epoch of a `model` has no batch left, or the model is evaluated; `function` is what trains it."""
-        function.feed.end_epoch(model)
+    def wrappers(self, logs: str) -> dict[str, Callable[..., Any]]:
+        """What wraps each method. Args: logs: the method that reads an epoch's logs."""
+        made = {f"make_{kind}_function": self.making(kind) for kind in ("train", "test", "predict")}
+        named = {name: getattr(self, name) for name in ("fit", "evaluate", "predict", "reset_metrics")}
+        return {**made, **named, logs: self.logs_of_all}
 
     def making(self, kind: str) -> Callable[..., Any]:
         """The wrapper of `make_train_function` and the like. Args: kind: "train", "test" or "predict"."""
 
         def make(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
             held = getattr(model, f"{kind}_function")
-            if held is None or _forced(*args, **kwargs):
+            if held is None or wrapping.taken(args, kwargs, force=False)[0]:
                 if kind == "train":
                     model_state.of(model).begin = True
                 held = self.predict_function(model) if kind == "predict" else self.step_function(model, kind)
@@ -92,7 +94,7 @@ class ModelCalls(abc.ABC):
             notes.batches_in_step = ranks.size
         more = self.executing(model, notes.batches_in_step)
         try:
-            with self.within("fit"), more, under_way.making_epochs("fit", model):
+            with self.within(), more, under_way.making_epochs("fit", model):
                 history = wrapped(*args, **kwargs)
         finally:
             notes.batches_in_step = 1
@@ -116,7 +118,7 @@ class ModelCalls(abc.ABC):
             return {}  # validation after an epoch that is over
         world.current().at(f"evaluate of {model.name}")
         weights.merge_statistics(model)
-        with self.within("evaluate"):
+        with self.within(), evaluating():
             return wrapped(*args, **kwargs)
 
     def predict(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -136,26 +138,30 @@ class ModelCalls(abc.ABC):
         notes = model_state.of(model)
         notes.predicts, notes.finding = guesses.UNKNOWN, None
         try:
-            with self.predicting(model, x), self.within("predict"), under_way.making_epochs("predict", model):
+            with self.predicting(model, x), self.within(), under_way.making_epochs("predict", model):
                 return wrapped(*args, **kwargs)
         finally:
             notes.predicts = notes.finding = None
 
     def logs_of_all(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         """Wraps what reads an epoch's logs (see `wrapping.wrap`): over all ranks. Moving statistics are merged too,
-        before validation."""
+        before validation. A strategy whose loss grows is named."""
         if resume_fit.replaying(model):
             return {}
         world.current().at(f"the end of an epoch of {model.name}")
         if isinstance(model.train_function, self.step_function):
-            self.end_epoch(model, model.train_function)
+            model.train_function.end_epoch(bool(evaluating))
         weights.merge_statistics(model)
         averaged = metrics.merge(model)
         own = args[0] if args else kwargs["logs"]
         logs = wrapped(own)
         if logs is own and isinstance(logs, dict):
-            return metrics.complete(model, logs, averaged)
-        return {**logs, **averaged} if isinstance(logs, dict) else logs
+            logs = metrics.complete(model, logs, averaged)
+        elif isinstance(logs, dict):
+            logs = {**logs, **averaged}
+        if logs and not evaluating:
+            falling_behind.look(model, logs)
+        return logs
 
     def reset_metrics(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         """Wraps `reset_metrics`, with which an epoch begins: see `wrapping.wrap`.
@@ -172,9 +178,5 @@ class ModelCalls(abc.ABC):
                     f"among ranks: give it a {name}_step, in place of make_{name}_function."
                 )
         if isinstance(model.train_function, self.step_function):
-            self.begin_epoch(model.train_function)
+            model.train_function.begin_epoch()
         return wrapped(*args, **kwargs)
-
-
-def _forced(force: bool = False) -> bool:
-    return force

@@ -41,7 +41,7 @@ class PredictFunction:
         self._compiled: dict[tuple[bool, ...], Any] = {}
         self._partitioned: dict[tuple[bool, ...], PartitionedStep] = {}
         self._graphs: dict[tuple[bool, ...], Any] = {}  # not those of steps that are run eagerly
-        step_function.refuse_states(model)
+        step_function.refuse_unfit(model)
 
     def __call__(self, batches: Any) -> Any:
         """Predictions, in the order of rows, for a list of batches."""

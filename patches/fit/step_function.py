@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from matex_tf import strategies
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import model_state, under_way
+from matex_tf.patches.common import keras_lines, model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
 from matex_tf.patches.data.row_batches import RowIterator
 from matex_tf.patches.fit import end_of_data, small_calls
@@ -25,24 +25,25 @@ from matex_tf.patches.turns import data_threads
 
 
 class StepFunction:
-    """What Keras calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches."""
+    """What Keras calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches.
+
+    Attributes:
+        shared_step: the class of its step.
+    """
+
+    shared_step = SharedStep
 
     def __init__(self, model: Any, kind: str):
-        self.step = SharedStep(model, kind)
+        """Args: kind: "train" or "test"."""
+        self.step = self.shared_step(model, kind)
         self.feed = BatchSource(kind)
-        refuse_states(model)
+        refuse_unfit(model)
         self.model = model
         self.kind = kind
         self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._whole_test = small_calls.WholeTest(model)
-        self._counters = end_of_data.Counters(model) if kind == "train" else None
+        self._counters = end_of_data.Counters(model)
         self.apart: Any = None  # what makes the steps of groups that train apart
-        if model.distribute_strategy.num_replicas_in_sync > 1:
-            raise MatexError(
-                f"{model.name} was built in the scope of a tf.distribute strategy of "
-                f"{model.distribute_strategy.num_replicas_in_sync} replicas; matex_tf takes its place: remove the "
-                "strategy, or run the script without matex_tf."
-            )
 
     def __call__(self, iterator: Any) -> Any:
         """Run the batches of one execution.
@@ -58,19 +59,23 @@ class StepFunction:
         graphs = self.step.graphs
         graphs.promise = None if alone else one_rank_shapes.of_iterator(iterator)
         this = None if on_batch or self.kind == "test" else resume_fit.under_way(self.model)
-        if this is not None and this.passes_over(lambda: self._draw(iterator)):
+        if this is not None and this.passes_over(lambda: self._draw(iterator, self.model.steps_per_execution) > 0):
             return {}
         if on_batch:
             for data in fetch(iterator, 1):
                 return self._on_batch(data) if self.kind == "train" else self._test_on_batch(data)
             raise StopIteration
-        logs = None
-        for batch in self.feed.batches(iterator, self.model.steps_per_execution):
-            if self._counters is not None:
+        return self._run_all(iterator, self.model.steps_per_execution)
+
+    def _run_all(self, iterator: Any, steps: int) -> Any:
+        """Run so many batches."""
+        logs, counts = None, self.kind == "train" and not keras_lines.is_keras_2(self.model)
+        for batch in self.feed.batches(iterator, steps):
+            if counts:
                 self._counters.before_step()
             logs = self._run(batch)
         if logs is None:
-            if self._counters is not None:
+            if counts:
                 self._counters.at_end()
             raise StopIteration
         return logs
@@ -104,12 +109,12 @@ class StepFunction:
         call.end()
         return logs
 
-    def _draw(self, iterator: Any) -> bool:
-        """Fetch the batches of one execution, and leave them; whether there were any."""
-        drawn = sum(1 for _ in self.feed.batches(iterator, self.model.steps_per_execution))
+    def _draw(self, iterator: Any, steps: int) -> int:
+        """Fetch so many batches, and leave them; how many there were."""
+        drawn = sum(1 for _ in self.feed.batches(iterator, steps))
         if self._is_apart():
             self.apart.pass_over(drawn)
-        return drawn > 0
+        return drawn
 
     def begin_epoch(self) -> None:
         """An epoch begins; all ranks come here."""
@@ -162,8 +167,15 @@ def _tensors(logs: Any) -> Any:
     return logs if isinstance(logs, dict) else {"loss": logs}
 
 
-def refuse_states(model: Any) -> None:
-    """Raises: MatexError: a layer keeps a state for each row of a batch, and a rank computes with a part of them."""
+def refuse_unfit(model: Any) -> None:
+    """Raises: MatexError: a model cannot be shared out: it is replicated already, or a layer keeps a state for each row
+    of a batch, of which a rank computes a part."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise MatexError(
+            f"{model.name} was built in the scope of a tf.distribute strategy of {replicas} replicas; matex_tf takes "
+            "its place: remove the strategy, or run the script without matex_tf."
+        )
     if partitioned_step.can(model):
         return
     for layer in model._flatten_layers():

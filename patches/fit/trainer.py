@@ -14,27 +14,15 @@ from typing import Any
 
 from matex_tf import strategies
 from matex_tf.patches.common import keras_lines, model_state, wrapping
-from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.fit import falling_behind, predict_function, small_calls, step_function
+from matex_tf.patches.fit import predict_function, small_calls, step_function
 from matex_tf.patches.fit.model_calls import ModelCalls
 from matex_tf.patches.recovery import growing_fit
 from matex_tf.patches.turns import read_ahead
 
-#: While `evaluate` runs, also that of a validation, or of a callback in the middle of an epoch.
-evaluating = ActiveFlag("evaluating")
-
 
 def install(module: ModuleType) -> None:
     """Patch keras.src.backend.tensorflow.trainer."""
-    calls = Calls()
-    for name, wrapper in {
-        **{f"make_{kind}_function": calls.making(kind) for kind in ("train", "test", "predict")},
-        "fit": calls.fit,
-        "evaluate": calls.evaluate,
-        "predict": calls.predict,
-        "_get_metrics_result_or_logs": calls.logs_of_all,
-        "reset_metrics": calls.reset_metrics,
-    }.items():
+    for name, wrapper in Calls().wrappers("_get_metrics_result_or_logs").items():
         wrapping.wrap(module, f"{keras_lines.trainer(module)}.{name}", wrapper)
 
 
@@ -43,11 +31,9 @@ class Calls(ModelCalls):
 
     step_function, predict_function = step_function.StepFunction, predict_function.PredictFunction
 
-    @contextlib.contextmanager
-    def within(self, what: str) -> Iterator[None]:
+    def within(self) -> contextlib.AbstractContextManager[Any]:
         """See the base."""
-        with read_ahead.within_call(), evaluating() if what == "evaluate" else contextlib.nullcontext():
-            yield
+        return read_ahead.within_call()
 
     @contextlib.contextmanager
     def executing(self, model: Any, times: int) -> Iterator[None]:
@@ -79,18 +65,3 @@ class Calls(ModelCalls):
             notes.call = None
         if call is not None:
             call.end()
-
-    def begin_epoch(self, function: Any) -> None:
-        """See the base."""
-        function.begin_epoch()
-
-    def end_epoch(self, model: Any, function: Any) -> None:
-        """Says whether the model is evaluated; see `ModelCalls.end_epoch`."""
-        function.end_epoch(evaluating=bool(evaluating))
-
-    def logs_of_all(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        """A strategy whose loss grows is named; see `ModelCalls.logs_of_all`."""
-        logs = super().logs_of_all(wrapped, model, args, kwargs)
-        if logs and not evaluating:
-            falling_behind.look(model, logs)
-        return logs

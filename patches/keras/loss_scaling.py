@@ -24,7 +24,7 @@ def install(module: ModuleType) -> None:
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if settings.current().reproducible and not under_way.now().exchanged:
         return optimizer.apply_once(wrapped, instance, args, kwargs)
-    grads, variables = optimizer.apply_arguments(*args, **kwargs)
+    grads, variables, *_ = wrapping.taken(args, kwargs, grads=(), trainable_variables=None)
     known = list(instance._trainable_variables if variables is None else variables)
     grads = list(grads)
     if optimizer.strategy().delays_updates and not under_way.now().exchanged:

@@ -43,7 +43,7 @@ def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     So a sum of such means over the batches is that of one rank, too.
     """
     part, counts_as = batch_share.current(), under_way.now().counts_as
-    values, sample_weight = _mean_arguments(*args, **kwargs)
+    values, sample_weight, *_ = wrapping.taken(args, kwargs, values=None, sample_weight=None)
     if part is None and sample_weight is None:
         sample_weight = counts_as
     of_rows = part is None or (part.has_rows(values) and not is_of_whole_batch(values))
@@ -51,10 +51,6 @@ def _update_mean(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         sample_weight = part.weight_in_mean if counts_as is None else part.weight_in_mean * counts_as
         values = sum_loss.whole(values, part) if sum_loss.is_sum(values) else values
     return wrapped(values, sample_weight=sample_weight)
-
-
-def _mean_arguments(values: Any, sample_weight: Any = None) -> tuple[Any, Any]:
-    return values, sample_weight
 
 
 def leaves(model: Any) -> list[Any]:

@@ -130,7 +130,7 @@ def apply_once(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: An
             f"--reproducible: {type(instance).__name__} has an apply of its own, which every part of a batch would "
             "run: take an optimizer of Keras, or leave out --reproducible."
         )
-    grads, variables = apply_arguments(*args, **kwargs)
+    grads, variables, *_ = wrapping.taken(args, kwargs, grads=(), trainable_variables=None)
     known = list(instance._trainable_variables if variables is None else variables)
 
     def together(given: list[Any]) -> None:
@@ -148,15 +148,10 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return apply_once(wrapped, instance, args, kwargs)
     if under_way.now().exchanged or not strategy().delays_updates:
         return wrapped(*args, **kwargs)
-    grads, variables = apply_arguments(*args, **kwargs)
+    grads, variables, *_ = wrapping.taken(args, kwargs, grads=(), trainable_variables=None)
     known = list(instance._trainable_variables if variables is None else variables)
     delay(instance, dense(grads), known, lambda averaged: wrapped(averaged, known))
     return None
-
-
-def apply_arguments(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> tuple[Any, Any]:
-    """The arguments of `Optimizer.apply`: `grads` and `trainable_variables`, None if the call has left those out."""
-    return grads, trainable_variables
 
 
 def dense(grads: Sequence[Any]) -> list[Any]:
@@ -165,7 +160,7 @@ def dense(grads: Sequence[Any]) -> list[Any]:
 
 
 def _weigh(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    grads, variables = _arguments(*args, **kwargs)
+    grads, variables = map(list, wrapping.taken(args, kwargs, grads=(), trainable_variables=())[:2])
     if under_way.now().exchanged:
         return wrapped(grads, variables)
     if not instance.gradient_accumulation_steps and all(grad is None or is_marked(grad) for grad in grads):
@@ -196,10 +191,6 @@ def _weigh_and_exchange(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
 
 def _sum(grads: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     return strategy().exchange(grads, labels)
-
-
-def _arguments(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    return list(grads), list(trainable_variables)
 
 
 def paths(variables: Sequence[Any]) -> list[str]:

@@ -48,18 +48,14 @@ def _over_ranks(value: Any, part: batch_share.StepShare) -> Any:
     return tf.multiply(value, tf.where(part.shared_out, tf.math.divide_no_nan(total, rows), tf.ones_like(rows)))
 
 
-def gradient(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def gradient(
+    wrapped: Callable[..., Any], target: Any, sources: Any, output_gradients: Any = None, **options: Any
+) -> Any:
     """`tape.gradient` of what may be such a loss.
 
     Args:
-        wrapped: the method, bound. args, kwargs: of the call.
+        wrapped: the method, bound. target, sources, output_gradients, options: of the call.
     """
-    return _gradient(wrapped, *args, **kwargs)
-
-
-def _gradient(
-    wrapped: Callable[..., Any], target: Any, sources: Any, output_gradients: Any = None, **options: Any
-) -> Any:
     flat = tf.nest.flatten(target)
     given = [None] * len(flat) if output_gradients is None else tf.nest.flatten(output_gradients)
     if not all(isinstance(one, tf.Tensor) and one.dtype.is_floating for one in flat):

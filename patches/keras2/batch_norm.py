@@ -56,7 +56,7 @@ def _mean_and_variance(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _fused(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
-    inputs, training = _fused_arguments(*args, **kwargs)
+    inputs, _, training, *_ = wrapping.taken(args, kwargs, inputs=None, mask=None, training=None)
     part = _part(layer) if training is not None and not tf.is_tensor(training) and bool(training) else None
     if part is None:
         return wrapped(*args, **kwargs)
@@ -77,7 +77,3 @@ def _bessel(values: Any, mean: Any, part: batch_share.StepShare) -> Any:
     of_row = tf.size(values) // tf.size(mean) // tf.shape(values)[0]
     count = tf.cast(of_row * part.total, tf.float64)
     return count / tf.maximum(count - 1, 1)
-
-
-def _fused_arguments(inputs: Any, mask: Any, training: Any) -> tuple[Any, Any]:
-    return inputs, training

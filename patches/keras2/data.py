@@ -63,12 +63,12 @@ def install(module: ModuleType) -> None:
 def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
     """The batches of arrays, from those of indices."""
     asked = under_way.now().epochs_asked
-    leaves = [leaf for leaf in tf.nest.flatten(_slice_arguments(*args, **kwargs)[1]) if leaf is not None]
+    indices, inputs, *_ = wrapping.taken(args, kwargs, indices_dataset=None, inputs=None)
+    leaves = [leaf for leaf in tf.nest.flatten(inputs) if leaf is not None]
     # What only looks like an array is read a batch at a time; batches that are shuffled are so once they are gathered.
     plain = all(map(tf.is_tensor, leaves)) and type(adapter).__name__ == "TensorLikeDataAdapter"
     if asked is None or not plain or adapter._shuffle == "batch":
         return wrapped(*args, **kwargs)
-    indices, inputs = _slice_arguments(*args, **kwargs)
     arrays = types.SimpleNamespace(
         _inputs=inputs,
         _num_samples=int(leaves[0].shape[0]),
@@ -98,10 +98,6 @@ def _in_batches(indices: Any, arrays: Any, size: int) -> Any:
         return indices
     epochs, wanted = indices.rebatch(arrays._num_samples), arrays._batch_size
     return epochs.flat_map(lambda epoch: tf.data.Dataset.from_tensors(epoch).rebatch(wanted))
-
-
-def _slice_arguments(indices_dataset: Any, inputs: Any) -> tuple[Any, Any]:
-    return indices_dataset, inputs
 
 
 def _class_weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -38,19 +38,20 @@ def install(module: ModuleType) -> None:
 def _apply_gradients(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
     if under_way.now().exchanged:
         return wrapped(*args, **kwargs)
-    pairs, rest = _arguments(*args, **kwargs)
+    pairs, rest, options = wrapping.taken(args, kwargs, grads_and_vars=())
+    pairs = list(pairs)
     given = [gradient for gradient, _ in pairs if gradient is not None]
     if given and not all(map(hook.is_marked, given)):
         if batch_share.of_step() is None:
             pairs = _of_loop(optimizer, pairs)
         elif hook.strategy().delays_updates:
-            return _delay(wrapped, optimizer, pairs, rest, _without(kwargs))
+            return _delay(wrapped, optimizer, pairs, rest, options)
         else:
             variables = [variable for _, variable in pairs]
             averaged = hook.average([gradient for gradient, _ in pairs], variables)
             pairs = list(zip(averaged, variables, strict=True))
     with under_way.having(exchanged=True):  # it may hand them on to another method of this kind
-        return wrapped(pairs, *rest, **_without(kwargs))
+        return wrapped(pairs, *rest, **options)
 
 
 def _of_loop(optimizer: Any, pairs: list[Any]) -> list[Any]:
@@ -77,11 +78,3 @@ def _delay(wrapped: Any, optimizer: Any, pairs: list[Any], rest: tuple[Any, ...]
     update = Update(optimizer, hook.paths(variables), apply, changed, hook.part_of_batch())
     hook.strategy().delay(update, hook.shaped(gradients, variables))
     return optimizer.iterations
-
-
-def _arguments(grads_and_vars: Any, *rest: Any, **options: Any) -> tuple[list[Any], tuple[Any, ...]]:
-    return list(grads_and_vars), rest
-
-
-def _without(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name != "grads_and_vars"}

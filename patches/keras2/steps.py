@@ -18,10 +18,9 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import keras_lines, model_state
 from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.data.batches import BatchSource, fetch
-from matex_tf.patches.fit import predict_function
+from matex_tf.patches.data.batches import fetch
+from matex_tf.patches.fit import predict_function, step_function
 from matex_tf.patches.fit.step.shared_step import SharedStep
-from matex_tf.patches.keras import metrics, weights
 from matex_tf.patches.recovery import resume_fit
 
 #: While `train_on_batch` and its kin run, whose iterators have one batch.
@@ -49,8 +48,10 @@ class Step(SharedStep):
             self._tell_not_built()
 
 
-class StepFunction:
+class StepFunction(step_function.StepFunction):
     """What Keras 2 calls as `train_function` and `test_function`: one execution of `steps_per_execution` batches."""
+
+    shared_step = Step
 
     def __init__(self, model: Any, kind: str):
         """Args: kind: "train" or "test"."""
@@ -60,10 +61,7 @@ class StepFunction:
                 f"groups that train independently (--strategy {strategies.current().name}) need Keras 3, and "
                 f"{model.name} is of Keras 2: take --strategy local without --groups."
             )
-        self.step = Step(model, kind)
-        self.feed = BatchSource(kind)
-        self.model = model
-        self.kind = kind
+        super().__init__(model, kind)
 
     def __call__(self, iterator: Any) -> Any:
         """Run the batches of one execution.
@@ -75,35 +73,19 @@ class StepFunction:
             (data,) = fetch(iterator, 1)
             return self._whole(self._run(self.feed.given(data)))
         this = None if self.kind == "test" else resume_fit.under_way(self.model)
-        if this is not None and this.passes_over(lambda: self._draw(iterator)):
+        if this is not None and this.passes_over(lambda: self._draw(iterator, steps_of(self.model)) > 0):
             return {}
-        logs = None
-        for batch in self.feed.batches(iterator, steps_of(self.model)):
-            logs = self._run(batch)
-        if logs is None:
-            raise StopIteration
-        return logs
+        return self._run_all(iterator, steps_of(self.model))
 
-    def _draw(self, iterator: Any) -> bool:
-        """Fetch the batches of one execution, and leave them, but for their number; whether there were any."""
-        count = sum(1 for _ in self.feed.batches(iterator, steps_of(self.model)))
-        self.model._train_counter.assign_add(count)
-        return count > 0
+    def _draw(self, iterator: Any, steps: int) -> int:
+        drawn = super()._draw(iterator, steps)
+        self.model._train_counter.assign_add(drawn)
+        return drawn
 
-    def _run(self, batch: Any) -> Any:
-        logs = self.step.of_batch(batch)
-        self.step.tell()
+    def _run(self, batch: Any, single: bool = False) -> Any:
+        logs = super()._run(batch, single)
         (self.model._train_counter if self.kind == "train" else self.model._test_counter).assign_add(1)
         return logs
-
-    def _whole(self, logs: Any) -> Any:
-        """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
-        averaged = metrics.merge(self.model)
-        if self.kind == "train":
-            weights.merge_statistics(self.model)
-        whole = metrics.complete(self.model, logs if isinstance(logs, dict) else {"loss": logs}, averaged)
-        metrics.restore_local(self.model)
-        return whole
 
 
 class PredictFunction(predict_function.PredictFunction):
@@ -156,12 +138,6 @@ def refuse(model: Any) -> None:
                 "each rank works on other rows of it. Run the script on one rank, or build the layer without "
                 "stateful=True."
             )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise MatexError(
-            f"{model.name} was built in the scope of a tf.distribute strategy of {replicas} replicas; matex_tf takes "
-            "its place: remove the strategy, or run the script without matex_tf."
-        )
     if not tf.executing_eagerly():
         raise MatexError(
             f"{model.name} is run in a graph of TensorFlow 1, which is not split for tf_keras: leave out "

@@ -24,17 +24,11 @@ from matex_tf.patches.recovery import resume_fit
 
 def install(module: ModuleType) -> None:
     """Patch tf_keras.src.engine.training."""
-    calls = Calls()
     for name, wrapper in {
-        **{f"make_{kind}_function": calls.making(kind) for kind in ("train", "test", "predict")},
-        "fit": calls.fit,
-        "evaluate": calls.evaluate,
-        "predict": calls.predict,
+        **Calls().wrappers("_validate_and_get_metrics_result"),
         "train_on_batch": _on_batch,
         "test_on_batch": _on_batch,
         "predict_on_batch": _on_batch,
-        "_validate_and_get_metrics_result": calls.logs_of_all,
-        "reset_metrics": calls.reset_metrics,
         "_maybe_load_initial_counters_from_ckpt": _initial_counters,
     }.items():
         wrapping.wrap(module, f"Model.{name}", wrapper)
@@ -45,7 +39,7 @@ class Calls(ModelCalls):
 
     step_function, predict_function = steps.StepFunction, steps.PredictFunction
 
-    def within(self, what: str) -> contextlib.AbstractContextManager[Any]:
+    def within(self) -> contextlib.AbstractContextManager[Any]:
         """See the base."""
         return under_way.having(in_keras=True)
 

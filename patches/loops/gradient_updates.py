@@ -93,7 +93,7 @@ def _gradient(wrapped: Any, tape: Any, args: Any, kwargs: Any) -> Any:
         one_rank_trace.takes_gradients(any(map(is_variable, tf.nest.flatten(sources))))
         return wrapped(*args, **kwargs)
     if all(map(is_variable, tf.nest.flatten(sources))) and _is_of_step():
-        gradients = sum_loss.gradient(wrapped, args, kwargs)
+        gradients = sum_loss.gradient(wrapped, *args, **kwargs)
     else:
         gradients = wrapped(*args, **kwargs)
     in_step = batch_share.of_step() is not None and _is_of_step() and optimizer.averages_in_steps()
@@ -144,7 +144,7 @@ def is_variable(source: Any) -> bool:
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if not position.active():
         return wrapped(*args, **kwargs)
-    grads, variables = _arguments(*args, **kwargs)
+    grads, variables, *_ = wrapping.taken(args, kwargs, grads=(), trainable_variables=None)
     grads = averaged(instance, grads, variables)
     with under_way.having(exchanged=True):
         return wrapped(grads, variables)
@@ -169,10 +169,6 @@ def averaged(instance: Any, gradients: Sequence[Any], variables: Sequence[Any] |
     if all(gradient is None or optimizer.is_marked(gradient) for gradient in gradients):
         return gradients
     return optimizer.average(gradients, instance._trainable_variables if variables is None else variables)
-
-
-def _arguments(grads: Sequence[Any], trainable_variables: Any = None) -> tuple[Sequence[Any], Any]:
-    return grads, trainable_variables
 
 
 def _function(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

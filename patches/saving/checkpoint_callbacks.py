@@ -33,14 +33,10 @@ def install(module: ModuleType) -> None:
 
 def _checkpoint(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:
     """In the middle of an epoch the ranks' logs are their own, so rank 0's decide for all."""
-    epoch, batch, logs = _checkpoint_arguments(*args, **kwargs)
+    epoch, batch, logs, *_ = wrapping.taken(args, kwargs, epoch=None, batch=None, logs=None)
     if batch is not None:
         logs = world.current().broadcast(dict(logs or {}), "share the logs that a checkpoint goes by")
     return wrapped(epoch, batch, logs)
-
-
-def _checkpoint_arguments(epoch: Any, batch: Any, logs: Any) -> tuple[Any, Any, Any]:
-    return epoch, batch, logs
 
 
 def _backup(wrapped: Any, callback: Any, args: Any, kwargs: Any) -> Any:

@@ -57,7 +57,8 @@ def _init(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
 def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
     if variables.by_itself or alone:
         return wrapped(*args, **kwargs)
-    fetches, feeds, rest = _arguments(*args, **kwargs)
+    fetches, feeds, more, rest = wrapping.taken(args, kwargs, fetches=None, feed_dict=None)
+    rest |= dict(zip(("options", "run_metadata"), more, strict=False))
     graph = session.graph
     ops = _reach(graph, fetches)
     numbers = exchange_order.of(graph, ops)
@@ -71,10 +72,6 @@ def _run(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
             variables.broadcast(session)
         return result
     return _train(wrapped, session, fetches, feeds, rest, numbers)
-
-
-def _arguments(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-    return fetches, feed_dict, {"options": options, "run_metadata": run_metadata}
 
 
 def _train(wrapped: Any, session: Any, fetches: Any, feeds: Any, rest: Any, numbers: list[int]) -> Any:

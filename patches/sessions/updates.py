@@ -39,8 +39,8 @@ def _compute(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    pairs = list(args[0] if args else kwargs["grads_and_vars"])
-    kwargs = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
+    pairs, rest, options = wrapping.taken(args, kwargs, grads_and_vars=())
+    pairs = list(pairs)
     if not all(grad is None or optimizer.is_marked(grad) for grad, _ in pairs):
         if in_session_graph():
             pairs = _averaged(pairs)
@@ -50,7 +50,7 @@ def _apply(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             position.touch()
             averaged = optimizer.average([grad for grad, _ in pairs], variables)
             pairs = list(zip(averaged, variables, strict=True))
-    return wrapped(pairs, *args[1:], **kwargs)
+    return wrapped(pairs, *rest, **options)
 
 
 def _averaged(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

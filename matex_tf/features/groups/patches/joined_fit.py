@@ -18,7 +18,7 @@ from matex_tf.faults.checkpoint_files import Place
 from matex_tf.features.groups import apart
 from matex_tf.features.groups.center.joining import JobGone, Visit
 from matex_tf.patches.common import keras_lines, log_once, wrapping
-from matex_tf.patches.fit import trainer
+from matex_tf.patches.fit import model_calls
 from matex_tf.patches.recovery import resume_fit
 
 
@@ -71,7 +71,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _logs(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
     steps = model.train_function.apart
-    if not trainer.evaluating and (steps is None or steps.made_no_step):
+    if not model_calls.evaluating and (steps is None or steps.made_no_step):
         return {}  # metrics know nothing yet
     return wrapped(*args, **kwargs)
 
