@@ -237,10 +237,10 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     for tensor in made.outputs:
         if tensor in new.known:
             tensor = integers.made(new.known[tensor], tensor.dtype, new)
-        elif depends and tensor.dtype not in HANDLES and tensor.shape.rank in (0, 1) and not new.rows_axes(tensor):
-            tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
         elif made.type in sliced.CUTS and (shape := sliced.shape(made, tensor, new)) is not None:
             tensor = new.hidden(tensor, shape)
+        elif depends and tensor.dtype not in HANDLES and tensor.shape.rank in (0, 1) and not new.rows_axes(tensor):
+            tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
         outputs.append(tensor)
     return outputs, [made]
 
