@@ -95,7 +95,7 @@ class Reason(enum.Enum):
     )
     KEEPS = "from_generator", "a dataset after it may keep its elements (cache)", "leave out `cache`"
     PICKLE = "from_generator", "an element cannot be sent to other ranks (pickle)", "arrays and numbers"
-    NO_WAY = "Python", "the ranks of a node cannot reach one another ({error})", "a TMPDIR with room"
+    NO_WAY = "Python", "the ranks of a node cannot reach one another ({error})", "a /dev/shm that they share"
     FIRST_DIFFER = "from_generator", "its first elements differ between ranks", "seed what draws them"
 
     def __init__(self, data: str, words: str, instead: str):

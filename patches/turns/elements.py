@@ -25,6 +25,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
+from matex_tf.exchange.node import shared_memory
 from matex_tf.patches.common import carried_error
 from matex_tf.patches.turns import read_ahead
 
@@ -282,9 +283,10 @@ def _connect(here: Sequence[int]) -> list[socket.socket]:
         own = socket.socket(socket.AF_UNIX)
         if ranks.rank == here[0]:
             listener = stack.enter_context(own)
-            # Others may not enter the directory, so whoever connects belongs to this user.
-            place = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="matex-tf-")), "elements")
             try:
+                # Others may not enter it, so whoever connects belongs to this user. No rank has a layer over it.
+                made = tempfile.TemporaryDirectory(prefix="matex-tf-", dir=shared_memory.DIRECTORY)
+                place = os.path.join(stack.enter_context(made), "elements")
                 listener.bind(place)
                 listener.listen(len(here))
             except OSError as error:

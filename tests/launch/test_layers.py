@@ -113,6 +113,21 @@ def test_a_script_that_fails(tmp_path, can):
     assert (tmp_path / "log").read_text() == "once"
 
 
+def test_ranks_share_a_generator(tmp_path, can):
+    """The first rank runs it, and the others get its elements: they meet at a place that no layer covers."""
+    (tmp_path / "script.py").write_text(
+        "import numpy as np, keras, tensorflow as tf\n"
+        "x = np.ones((8, 2), 'float32')\n"
+        "spec = tf.TensorSpec([2]), tf.TensorSpec([])\n"
+        "data = tf.data.Dataset.from_generator(lambda: zip(x, x[:, 0]), output_signature=spec).batch(4)\n"
+        "model = keras.Sequential([keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse')\n"
+        "model.fit(data, verbose=0)\n"
+    )
+    job = Job([LAUNCHER, "run", "-n", "2", "--files", "private", "script.py"], tmp_path).end(100)
+    assert job.code == 0 and "the first rank of each node runs the generator of from_generator" in job.err
+
+
 def test_who_shares_files_has_none(tmp_path):
     """A script that imports mpi4py runs without, and says so."""
     (tmp_path / "script.py").write_text("from mpi4py import MPI\nopen(f'file.{MPI.COMM_WORLD.rank}', 'w').close()\n")
