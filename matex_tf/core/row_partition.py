@@ -8,8 +8,6 @@ batches have the script's size, and ranks that hold more rows give more of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -53,27 +51,34 @@ class Interleaving:
         self.total = int(self.counts.sum())
 
     def before(self, row: int) -> np.ndarray:
-        """How many rows of each rank are among the first `row` in that order; int64 of shape (ranks,).
+        """How many rows of each rank are among the first `row` in that order; int64 of shape (ranks,)."""
+        if row <= 0 or row >= self.total:
+            return np.zeros_like(self.counts) if row <= 0 else self.counts.copy()
+        # Among the places up to t there are n t rows of a rank with n, half a row more or less. So the place of the row
+        # that is looked for is row / total, half a row a rank more or less; only the rows near it are sorted.
+        near, slack = row / self.total, (len(self.counts) + 2) / (2 * self.total)
+        low = np.clip(np.floor(self.counts * (near - slack)).astype(np.int64) - 1, 0, self.counts)
+        high = np.clip(np.ceil(self.counts * (near + slack)).astype(np.int64) + 1, 0, self.counts)
+        ranks, _ = self.sorted(low, high)
+        return low + np.bincount(ranks[: row - int(low.sum())], minlength=len(self.counts))
 
-        Exact for any number of rows: what is compared are whole numbers.
+    def sorted(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows `low[r]` to `high[r]` of every rank r, in that order.
+
+        Args:
+            low, high: int64 of shape (ranks,).
+
+        Returns:
+            The rank of each row, int64; and its position among these rows when rank follows rank, int64.
         """
-        counts, total = self.counts, self.total
-        if row >= total:
-            return counts.copy()
-        if row <= 0:
-            return np.zeros_like(counts)
-        # Rows of a rank whose place (i + 1/2) / n lies at or before row / total: at most half a row off for each rank.
-        taken = np.array([(2 * row * int(n) + total) // (2 * total) for n in counts], np.int64)
-        taken = np.minimum(taken, counts)
-
-        def place(rank: int, row: Any) -> tuple[Fraction, int]:
-            return Fraction(2 * int(row) + 1, 2 * int(counts[rank])), rank
-
-        for _ in range(row - int(taken.sum())):
-            taken[min((r for r in range(len(counts)) if taken[r] < counts[r]), key=lambda r: place(r, taken[r]))] += 1
-        for _ in range(int(taken.sum()) - row):
-            taken[max((r for r in range(len(counts)) if taken[r] > 0), key=lambda r: place(r, taken[r] - 1))] -= 1
-        return taken
+        lengths = high - low
+        ranks = np.repeat(np.arange(len(lengths)), lengths)
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        rows = np.arange(len(ranks)) - np.repeat(starts - low, lengths)
+        # Places of different rows differ in 64 bits of mantissa for ranks with up to a billion rows.
+        place = (2 * rows + 1).astype(np.longdouble) / (2 * self.counts[ranks])
+        order = np.lexsort((ranks, place))
+        return ranks[order], order
 
     def batches(self, batch_size: int) -> int:
         """The number of global batches of an epoch; the last may be smaller."""

@@ -7,9 +7,9 @@ gives an error; and what is read can be counted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Any
@@ -100,25 +100,27 @@ class RawFile(ArrayFile):
         for column, array in zip(columns, out, strict=True):
             place = self._places[column.name]
             what = f"{place.path}: {self.kind} {column.name}"
-            with _opened(place) as source:
+            with _opened(place) as read:
                 if place.fortran and len(place.shape) > 1:
-                    _fill_columns(place, source, array, start, stop, what)
+                    _fill_columns(place, read, array, start, stop, what)
                     continue
                 row_bytes = place.dtype.itemsize * int(np.prod(place.shape[1:], dtype=object))
                 for low, high in pieces(column, start, stop):
-                    got = source.read(place.offset + low * row_bytes, (high - low) * row_bytes)
+                    got = read(place.offset + low * row_bytes, (high - low) * row_bytes)
                     values = _values(got, place.dtype, what).reshape(high - low, *place.shape[1:])
                     put(array[low - start : high - start], values, what, low)
 
 
-def _fill_columns(place: Place, source: _Source, array: np.ndarray, start: int, stop: int, what: str) -> None:
+def _fill_columns(
+    place: Place, read: Callable[[int, int], np.ndarray], array: np.ndarray, start: int, stop: int, what: str
+) -> None:
     size, rows = place.dtype.itemsize, place.shape[0]
     step = max(1, PIECE_BYTES // size)
     for number in range(int(np.prod(place.shape[1:], dtype=object))):
         index = np.unravel_index(number, place.shape[1:], order="F")
         for low in range(start, stop, step):
             high = min(stop, low + step)
-            got = source.read(place.offset + (number * rows + low) * size, (high - low) * size)
+            got = read(place.offset + (number * rows + low) * size, (high - low) * size)
             here: Any = (slice(low - start, high - start), *index)
             put(array[here], _values(got, place.dtype, what), what, low)
 
@@ -135,23 +137,7 @@ def _values(raw: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
     return decode(values, what) if dtype.kind == "S" else values
 
 
-class _Source(ABC):
-    """Bytes that can be read in their order."""
-
-    @abstractmethod
-    def read(self, place: int, count: int) -> np.ndarray:
-        """`count` bytes from `place` on, uint8."""
-
-
-class _Plain(_Source):
-    def __init__(self, file: Any):
-        self._file = file
-
-    def read(self, place: int, count: int) -> np.ndarray:
-        return read_exactly(self._file, place, count)
-
-
-class _Stream(_Source):
+class _Stream:
     """A stream that only runs forward; places must not go back."""
 
     def __init__(self, stream: IO[bytes], path: str, length: int):
@@ -178,13 +164,14 @@ class _Stream(_Source):
 
 
 @contextlib.contextmanager
-def _opened(place: Place) -> Any:
+def _opened(place: Place) -> Iterator[Callable[[int, int], np.ndarray]]:
+    """What gives so many bytes, uint8, from a byte on."""
     if place.unpack is None:
         with addresses.open(place.path) as file:
-            yield _Plain(file)
+            yield functools.partial(read_exactly, file)
     else:
         with place.unpack() as stream:
-            yield _Stream(stream, place.path, place.offset + place.bytes)
+            yield _Stream(stream, place.path, place.offset + place.bytes).read
 
 
 def check_whole(table: Table, ranks: World) -> None:

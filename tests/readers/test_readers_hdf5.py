@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from fractions import Fraction
 
 import array_files
 import h5py
@@ -18,7 +19,6 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError
 from matex_tf.readers.formats import registry
 from matex_tf.readers.formats.hdf5 import table as hdf5
-from matex_tf.readers.formats.hdf5.classes import ClassInterleaving
 from matex_tf.readers.tables.table import ReadOptions
 
 
@@ -69,17 +69,18 @@ def test_not_a_dataset_for_each_class(tmp_path):
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any), st.data())
 def test_turns(counts, data):
-    """The order of classes is that of shards, found faster."""
-    turns, slow = ClassInterleaving(counts), row_partition.Interleaving(counts)
+    """The rows of all shards, or classes, in the order of their places, of equal ones the lower shard's first."""
     row = data.draw(st.integers(0, sum(counts)))
-    assert turns.before(row).tolist() == slow.before(row).tolist()
+    places = sorted((Fraction(2 * i + 1, 2 * count), shard) for shard, count in enumerate(counts) for i in range(count))
+    wanted = np.bincount([shard for _, shard in places[:row]], minlength=len(counts))
+    assert row_partition.Interleaving(counts).before(row).tolist() == wanted.tolist()
 
 
 def test_turns_of_many_classes():
     """Also where a class has nearly all rows, and where there are thousands of classes."""
     counts = np.ones(3000, np.int64)
     counts[7] = 100_000
-    turns = ClassInterleaving(counts)
+    turns = row_partition.Interleaving(counts)
     whole, _ = turns.sorted(np.zeros_like(counts), counts)
     for row in (1, 499, 51_500, 102_998):
         assert turns.before(row).tolist() == np.bincount(whole[:row], minlength=3000).tolist()

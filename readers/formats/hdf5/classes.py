@@ -8,11 +8,12 @@ proportion of the whole, and takes a contiguous range of each dataset. It is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from matex_tf.core.row_partition import Interleaving
 from matex_tf.errors import DataError, listed
 from matex_tf.readers.formats.hdf5.file import Hdf5File
 from matex_tf.readers.safety.limits import room
@@ -65,8 +66,8 @@ class ClassTable(Table):
         self.columns = self.names
         of = f"one dataset of inputs for each of {len(self.classes)} classes ({listed(self.classes)})"
         self.said = f"{of}, {'labels from 0 in this order' if labelled else 'no labels (y=False)'}"
-        self.turns = ClassInterleaving([column.rows for column in self._columns])
-        self.rows = int(self.turns.counts.sum())
+        self.turns = Interleaving([column.rows for column in self._columns])
+        self.rows = self.turns.total
         self._dtype = self._columns[0].dtype if dtype is None else np.dtype(dtype)
         if self._columns[0].dtype.kind not in "biuf" and self._dtype != self._columns[0].dtype:
             raise DataError(f"{file.path} holds no numbers, and cannot become {self._dtype.name}.")
@@ -90,42 +91,3 @@ class ClassTable(Table):
         for watched in self.file.everything:
             watched.check()
         return inputs, labels if self.labelled else None
-
-
-class ClassInterleaving:
-    """How classes of these sizes take turns; the order of `row_partition.Interleaving`, for thousands of classes."""
-
-    def __init__(self, counts: Sequence[int]):
-        """Args: counts: rows of each class."""
-        self.counts = np.asarray(counts, np.int64)
-        self._total = int(self.counts.sum())
-
-    def before(self, row: int) -> np.ndarray:
-        """How many rows of each class are among the first `row`; int64 of shape (classes,)."""
-        if row <= 0 or row >= self._total:
-            return np.zeros_like(self.counts) if row <= 0 else self.counts.copy()
-        # Among the places up to t there are n t rows of a class of n, half a row more or less. So the place of the
-        # row that is looked for is row / total, half a row a class more or less; only the rows near it are sorted.
-        near, slack = row / self._total, (len(self.counts) + 2) / (2 * self._total)
-        low = np.clip(np.floor(self.counts * (near - slack)).astype(np.int64) - 1, 0, self.counts)
-        high = np.clip(np.ceil(self.counts * (near + slack)).astype(np.int64) + 1, 0, self.counts)
-        classes, _ = self.sorted(low, high)
-        return low + np.bincount(classes[: row - int(low.sum())], minlength=len(self.counts))
-
-    def sorted(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows `low[c]` to `high[c]` of every class c, in the table's order.
-
-        Args:
-            low, high: int64 of shape (classes,).
-
-        Returns:
-            The class of each row, int64; and its position among these rows when class follows class, int64.
-        """
-        lengths = high - low
-        classes = np.repeat(np.arange(len(lengths)), lengths)
-        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        rows = np.arange(len(classes)) - np.repeat(starts - low, lengths)
-        # Places of different rows differ in 64 bits of mantissa for classes of up to a billion rows.
-        place = (2 * rows + 1).astype(np.longdouble) / (2 * self.counts[classes])
-        order = np.lexsort((classes, place))
-        return classes[order], order
