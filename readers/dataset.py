@@ -21,8 +21,6 @@ from matex_tf.readers.shard import AUTO, Shard
 from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none, take_rows
 from matex_tf.state import run_state
 
-#: What was said of files.
-
 
 class _Said(set[str]):
     """Of a run: what a line has said of files."""

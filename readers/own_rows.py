@@ -116,9 +116,6 @@ class OwnRows(np.ndarray[Any, Any]):
     def __str__(self) -> str:
         return str(_plain(self))
 
-    def __reduce__(self) -> Any:
-        return _plain(self).__reduce__()
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _plain(self).__reduce_ex__(protocol)
 
@@ -135,20 +132,11 @@ class OwnRows(np.ndarray[Any, Any]):
     def reshape(self, *shape: Any, **kwargs: Any) -> Any:
         return _marked(_plain(self).reshape(*shape, **kwargs), (self,), True)
 
-    def ravel(self, order: Any = "C") -> Any:
-        return self.reshape(-1, order=order)
-
     def flatten(self, order: Any = "C") -> Any:
         return self.reshape(-1, order=order).copy()
 
-    def squeeze(self, axis: Any = None) -> Any:
-        return np.squeeze(self, axis=axis)
-
     def nonzero(self) -> Any:
         return _plain(self).nonzero()
-
-    def dot(self, b: Any, out: Any = None) -> Any:
-        return np.dot(self, b, out=out)
 
 
 def _of_array(name: str) -> Callable[..., Any]:
@@ -162,7 +150,7 @@ def _of_array(name: str) -> Callable[..., Any]:
 
 for _name in _names(
     "sum prod mean std var min max any all argmin argmax argsort argpartition cumsum cumprod trace swapaxes diagonal "
-    "repeat take compress choose round clip"
+    "repeat take compress choose round clip ravel squeeze dot"
 ):
     setattr(OwnRows, _name, _of_array(_name))
 

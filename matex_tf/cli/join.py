@@ -7,7 +7,7 @@ import importlib
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from matex_tf import features
@@ -21,20 +21,9 @@ from matex_tf.settings import Settings
 from matex_tf.watching import registry
 
 
-class _Parser(Parser):
-    """The first word is the job; options come after it, and then the script."""
-
-    def parse(self, words: Sequence[str]) -> argparse.Namespace | None:
-        job = [] if not words or words[0].startswith("-") else [words[0]]
-        given = super().parse(words[len(job) :])
-        if given is not None:
-            given.job = job[0] if job else ""
-        return given
-
-
 def parser() -> Parser:
     """The command line."""
-    parser = _Parser(
+    parser = Parser(
         "matex-tf join",
         "JOB [-n N] [options] [--setting VALUE ...] [SCRIPT | -m MODULE [ARGS ...]]",
         "Let N ranks train in a running job. JOB is its number, as matex-tf top --list has it, or a copy of its job "
@@ -43,6 +32,7 @@ def parser() -> Parser:
         "share of the rows, and end with the training. Without SCRIPT they run what the job runs, in the same "
         "directory. They write no checkpoints and logs of Keras. What travels is not encrypted: for private networks.",
         f"docs/growing.md; {SETTING_PAGES}",
+        leads=True,
     )
     title = "ranks (docs/running.md)"
     launching.add_ranks(parser, title, whole(1, "a number of ranks"), "-np")
@@ -61,7 +51,7 @@ def command(given: argparse.Namespace) -> int:
     Raises:
         SettingError: there is no such job, or none that can be joined.
     """
-    path, entry = find(given.job, given.flags.get("watch_dir", ""))
+    path, entry = find("".join(given.first), given.flags.get("watch_dir", ""))
     flags = _by_features(entry, path, given.flags)
     if flags is None:
         why = growth.why_not(Settings.read(entry.run.get("settings", {})))

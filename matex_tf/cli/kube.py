@@ -36,17 +36,6 @@ _NO_TEXT = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 _Tree = dict[str, Any]
 
 
-class _Parser(Parser):
-    """The script may stand before the options; after it and them come its own."""
-
-    def parse(self, words: Sequence[str]) -> argparse.Namespace | None:
-        first = 0 if not words or words[0].startswith("-") else 1
-        given = super().parse(words[first:])
-        if given is not None:
-            given.rest = [*words[:first], *given.rest]
-        return given
-
-
 def _matching(pattern: str, what: str) -> Convert:
     def convert(flag: str, given: str) -> str:
         if not re.fullmatch(pattern, given) or not re.search("[1-9]", given):
@@ -73,7 +62,7 @@ def _image(flag: str, given: str) -> str:
 
 def parser() -> Parser:
     """The command line."""
-    parser = _Parser(
+    parser = Parser(
         "matex-tf kube",
         "-n N [options] [--setting VALUE ...] (SCRIPT | -m MODULE) [ARGS ...]",
         "Print a TrainJob of Kubeflow Trainer v2, with its runtime, that trains a script on N ranks; or an MPIJob. "
@@ -82,6 +71,7 @@ def parser() -> Parser:
         f"docs/kubernetes.md; {SETTING_PAGES}",
         refusal="matex-tf kube has no flag {flag}{near}; matex-tf kube --help lists them, and those of the script come "
         "after --.",
+        leads=True,
     )
     title = "pods (docs/kubernetes.md)"
     amount = _matching(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|k|M|G|T)", "an amount of Kubernetes, such as 8Gi or 500Mi")
@@ -129,7 +119,7 @@ def manifests(given: argparse.Namespace) -> list[_Tree]:
         SettingError: they cannot be made of what was given.
     """
     settings = Settings.read(given.flags)
-    target = Target.read(given.rest)
+    target = Target.read([*given.first, *given.rest])  # its own options come after ours
     if not target.is_in_a_file:
         raise SettingError(f"{target.name} is in no file that pods could read: save the script in one.")
     if not given.ranks:

@@ -23,8 +23,6 @@ from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
 from matex_tf.watching import registry
 
-_HOSTS_FILE = "--hosts-file"
-
 
 def parser() -> Parser:
     """The command line."""
@@ -97,14 +95,16 @@ def command(given: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         os.environ[TERMINAL] = str(shutil.get_terminal_size().columns)
     local = not hosts and not resources.in_batch_system()
+    path = os.path.abspath(given.hosts_file) if vars(given).get("hosts_file") else ""
+    hosts_now = functools.partial(launching.read_hostfile, "--hosts-file", path) if path else None
     if settings.faults == "restart":
         from matex_tf.launch import restart  # which needs numpy
 
-        code = restart.run(line, ranks, hosts, settings, target.name, mpirun, _hosts_now(given))
+        code = restart.run(line, ranks, hosts, settings, target.name, mpirun, hosts_now)
     elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
         code = mpirun_process.run(line(ranks, hosts, {}))
     else:
-        with Sign() as sign, _following(given, settings, sign):
+        with Sign() as sign, _following(given, path, hosts_now, settings, sign):
             code = mpirun_process.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
         if sign.missed:
             _say(f"error: {mpirun_process.NO_SIGN}")
@@ -116,10 +116,11 @@ def command(given: argparse.Namespace) -> int:
     return code
 
 
-def _following(given: argparse.Namespace, settings: Settings, sign: Sign) -> contextlib.AbstractContextManager[object]:
+def _following(
+    given: argparse.Namespace, path: str, hosts_now: Callable[[], str] | None, settings: Settings, sign: Sign
+) -> contextlib.AbstractContextManager[object]:
     """Have ranks come and leave as the file of `--hosts-file` changes, where --ranks lets them."""
-    path = getattr(given, "hosts_file", "")
-    if not path or not vars(given).get("between"):
+    if hosts_now is None or not vars(given).get("between"):
         return contextlib.nullcontext()
     from matex_tf.faults import growth  # which needs numpy
     from matex_tf.watching.hosts_file import HostsFile
@@ -127,14 +128,7 @@ def _following(given: argparse.Namespace, settings: Settings, sign: Sign) -> con
     if why := growth.why_not(settings):
         _say(f"{path} is not looked at while the job runs: {why}")
         return contextlib.nullcontext()
-    read = functools.partial(launching.read_hostfile, _HOSTS_FILE)
-    return HostsFile(os.path.abspath(path), given.hosts, read, sign.job, settings.watch_dir, _say)
-
-
-def _hosts_now(given: argparse.Namespace) -> Callable[[], str] | None:
-    """Reads the file of `--hosts-file` again; None without one."""
-    path = getattr(given, "hosts_file", "")
-    return functools.partial(launching.read_hostfile, _HOSTS_FILE, path) if path else None
+    return HostsFile(path, given.hosts, hosts_now, sign.job, settings.watch_dir, _say)
 
 
 def _say(line: str) -> None:

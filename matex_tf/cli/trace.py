@@ -7,7 +7,6 @@ import json
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from matex_tf.job.command_line import Parser
 from matex_tf.planning import plotting
 from matex_tf.storage import atomic_file
 from matex_tf.watching import timeline_page
+from matex_tf.watching.timeline_page import Step, settled
 
 #: Parts of a step, in the order in which they are shown; their colours in the picture.
 PARTS = {
@@ -76,29 +76,6 @@ def command(given: argparse.Namespace) -> int:
         return 0
     print(f"the step in the middle of the run: {png}")
     return 0
-
-
-@dataclass
-class Step:
-    """One step of one rank.
-
-    Attributes:
-        rank, what: whose, and which.
-        begin, length: in microseconds.
-        nbytes: of what was exchanged.
-        parts: microseconds by part. Where exchanges have threads of their own, parts overlap and add up to more.
-        spans: part, begin, length and what, for the picture.
-        work: microseconds in which the rank's cores were at work, all its threads together, for anything but exchanges.
-    """
-
-    rank: int
-    what: str
-    begin: float
-    length: float
-    nbytes: int = 0
-    parts: dict[str, float] = field(default_factory=dict)
-    spans: list[tuple[str, float, float, str]] = field(default_factory=list)
-    work: float = 0.0
 
 
 def read(path: str) -> list[Step]:
@@ -182,11 +159,6 @@ def show(steps: Sequence[Step]) -> None:
     console.print(table)
     if steps[0].what.endswith(BY_XLA):
         print("computing has the exchange in it: XLA makes it within the step (docs/jax.md)")
-
-
-def settled(steps: Sequence[Step]) -> Sequence[Step]:
-    """All but the first steps, in which graphs are traced and memory is mapped."""
-    return steps[min(3, len(steps) // 2) :]
 
 
 def usual(steps: Sequence[Step]) -> Sequence[Step]:

@@ -31,6 +31,14 @@ def file(descriptor: int) -> tuple[str, int, int]:
     return machine(), found.st_dev, found.st_ino
 
 
+def stat(process: int | str) -> list[str]:
+    """What the kernel says of a process in /proc: its state, its parent, …, the 20th when it began; nothing where there
+    is none."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+    return []
+
+
 def here_alone(call: Callable[..., Any]) -> Callable[..., None]:
     """A function that calls another one in this process, and does nothing in those that are forked from it.
 

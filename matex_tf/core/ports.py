@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
@@ -26,6 +26,21 @@ def addresses() -> list[str]:
                 request = struct.pack("256s", name.encode()[:15])
                 found.append(socket.inet_ntoa(fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)[20:24]))
     return [address for address in found if not address.startswith("127.")]
+
+
+def connect(addresses: Iterable[str], port: int, seconds: float) -> socket.socket:
+    """A connection to a port of a host, by the first of its addresses that answers within so many seconds.
+
+    Raises:
+        OSError: none does.
+    """
+    failure = OSError("has no address")
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), timeout=seconds)
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 #: Seconds that whoever connects has to show that it belongs to the job.

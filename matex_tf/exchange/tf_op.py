@@ -300,32 +300,21 @@ def _dtypes(tensors: Sequence[tf.Tensor]) -> list[tf.DType]:
     return [tensor.dtype for tensor in tensors]
 
 
-def allgather_slices(slices: tf.IndexedSlices, what: str, label: str) -> tf.IndexedSlices:
-    """Add up a sparse gradient over all ranks.
+def allgather_slices(given: Sequence[tf.IndexedSlices], what: str, label: str) -> tf.IndexedSlices:
+    """Add up the sparse gradients of the virtual ranks of all ranks; without virtual ranks, of the ranks.
 
     The rows are joined in the order of ranks. Rows of one index stay apart: that is what one rank has for a batch in
     which an index occurs more than once, and Keras' Adam, which squares rows before it adds them, tells the two apart.
     Where every rank looked up the very same indices (positions, say, and not rows of a batch) the values are summed.
     So are the rows of one index where TensorFlow has made the indices of a batch distinct (a sparse batch times a
     matrix does, and `embedding_lookup_sparse`): one rank has each once. That is seen in a graph; what is run eagerly is
-    known by `note_distinct`.
+    known by `note_distinct`. With virtual ranks the sum of values is that of `OrderedSum`.
 
     Args:
-        slices: of any dtype in `SUMMED_AS`; ranks may have different numbers of rows.
+        given: those of each virtual rank of this rank, of any dtype in `SUMMED_AS`; a single one without virtual ranks.
+            Ranks may have different numbers of rows.
         what: the purpose, see `World.barrier`.
         label: the name of the variable.
-    """
-    return allgather_slices_of([slices], what, label)
-
-
-def allgather_slices_of(given: Sequence[tf.IndexedSlices], what: str, label: str) -> tf.IndexedSlices:
-    """Add up the sparse gradients of the virtual ranks of all ranks; without virtual ranks, of the ranks.
-
-    With virtual ranks the sum of values is that of `OrderedSum`.
-
-    Args:
-        given: those of each virtual rank of this rank; a single one without virtual ranks.
-        what, label: see `allgather_slices`.
     """
     slices = given[0]
     known_as_distinct = [_made_distinct(own.indices) for own in given]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from matex_tf.core import namespaces
+from matex_tf.core import namespaces, ports
 from matex_tf.errors import MatexError
 
 #: Seconds between two questions whether the job has come to a `fit`; and between two looks whether it is there.
@@ -101,16 +101,7 @@ class Arrival:
         self._there = False
         self.dealt: list[Any] | None = None
         self._begun: set[int] = set()
-        failure: OSError = OSError("it has no address")
-        for address in told["addresses"]:
-            try:
-                connection = socket.create_connection((address, told["port"]), timeout=_SECONDS)
-                break
-            except OSError as error:
-                failure = error
-        else:
-            raise failure
-        self._line = Line(connection)
+        self._line = Line(ports.connect(told["addresses"], told["port"], _SECONDS))
         own = {"number": told["number"], "process": namespaces.process()}
         self._line.say({"token": told["token"], "ask": "arrive", **own})
         threading.Thread(target=self._watch, daemon=True).start()

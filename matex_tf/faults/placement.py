@@ -24,14 +24,18 @@ START_SECONDS = 90.0
 _PASSED_ON = ("TF_", "OMP_", "KERAS_", "XLA_", "PYTHONPATH")
 
 
-def read(hosts: str) -> dict[str, int]:
-    """Hosts as `--hosts` has them, and how many ranks may come to each; 0 for any number. `localhost` is this one."""
+def read(hosts: str, unsaid: int = 0) -> dict[str, int]:
+    """Hosts as `--hosts` has them, and how many ranks may come to each; 0 for any number. `localhost` is this one.
+
+    Args:
+        unsaid: the number of a host that has none.
+    """
     wanted: dict[str, int] = {}
     for word in hosts.split(",") if hosts else ():
         name, _, count = word.partition(":")
         name = name.rpartition("@")[2]
         name = socket.gethostname() if name == "localhost" else name
-        wanted[name] = wanted.get(name, 0) + int(count or 0)
+        wanted[name] = wanted.get(name, 0) + int(count or unsaid)
     return wanted
 
 

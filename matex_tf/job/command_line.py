@@ -102,9 +102,13 @@ class Parser(argparse.ArgumentParser):
         refusal: the error for an option that there is not; has {flag}, {word} (with its value), {words}
             (it and all after it) and {near}.
         mixed: whether options may also follow the words that are none, for a command without a script.
+        leads: whether a word that is none may stand before the options.
     """
 
-    def __init__(self, command: str, usage: str, about: str, page: str, *, refusal: str = "", mixed: bool = False):
+    def __init__(
+        self, command: str, usage: str, about: str, page: str, *, refusal: str = "", mixed: bool = False,
+        leads: bool = False,
+    ):  # fmt: skip
         super().__init__(
             prog=command,
             usage=f"{command} {usage}".strip(),
@@ -116,7 +120,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=31, width=WIDTH),
         )
         self.refusal = refusal or f"{command} has no flag {{flag}}{{near}}; {command} --help lists them."
-        self.mixed = mixed
+        self.mixed, self._leads = mixed, leads
         self.known: dict[str, argparse.Action] = {}
         self._alone: dict[str, settings.Option] = {}  # settings whose flags can stand alone
         self._by_title: dict[str, Any] = {}
@@ -173,7 +177,8 @@ class Parser(argparse.ArgumentParser):
         """What a command line says; None where it asks for help, which is printed.
 
         Returns:
-            The value of each option; in `flags` the settings' texts by name, and in `rest` the words that are left.
+            The value of each option; in `flags` the settings' texts by name; in `first` the word before the options,
+            if there is one, and in `rest` the words that are left.
 
         Raises:
             SettingError: an option that there is not, one without its value, or a value that cannot be.
@@ -181,6 +186,7 @@ class Parser(argparse.ArgumentParser):
         """
         own: list[str] = []
         left, rest = list(words), []
+        first = [left.pop(0)] if self._leads and left and not left[0].startswith("-") else []
         while left:
             word = left.pop(0)
             if not word.startswith("-") or word in _SCRIPTS:
@@ -197,7 +203,7 @@ class Parser(argparse.ArgumentParser):
                 return None
             own.append(self._joined(word, left))
         given = self.parse_args(own)
-        given.rest = [*rest, *left]
+        given.first, given.rest = first, [*rest, *left]
         return given
 
     def _keep_most_used(self) -> None:

@@ -87,13 +87,8 @@ def launcher(parent: int = 0) -> int:
 
 def job(launcher: int) -> str:
     """What the ranks have in common that a launcher has started on this node for one job, and no others."""
-    began = ""
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file,
-    ):
-        began = file.read().rpartition(")")[2].split()[19]
-    return f"{namespaces.machine()} {launcher} {began} {starting.given('PMIX_NAMESPACE')} {os.geteuid()}"
+    began = namespaces.stat(launcher)[19:20]
+    return f"{namespaces.machine()} {launcher} {''.join(began)} {starting.given('PMIX_NAMESPACE')} {os.geteuid()}"
 
 
 def _watch(descriptor: int, parent: int, own: list[int]) -> None:
@@ -200,9 +195,8 @@ def _launcher(parent: int) -> tuple[int, list[int]]:
                 pairs = dict(word.partition("=")[::2] for word in file.read().decode(errors="replace").split("\0"))
             if [pairs.get(name) for name in _OWN] != mine:
                 break
-            with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-                above = int(file.read().rpartition(")")[2].split()[1])
-        except OSError:  # it belongs to somebody else, or has ended
+            above = int(namespaces.stat(process)[1])
+        except (OSError, IndexError):  # it belongs to somebody else, or has ended
             break
         own.append(process)
         process = above

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 
+from matex_tf.core import namespaces
 from matex_tf.core.sign import ENDS_WITHOUT, Sign, Strip
 from matex_tf.launch import lifetime
 from matex_tf.launch.output_filter import OutputFilter
@@ -139,7 +140,8 @@ class LeftRunning:
     def look(self, seconds: float) -> bool:
         """Look again; whether all is over but for mpirun. Args: seconds: since the last look."""
         over = self._sign.given and not children(self._mpirun)
-        idle = over and _sleeps(self._mpirun) and _taken(1) and _taken(2)
+        # With output of a rank to hand on mpirun would not sleep, however busy it is here.
+        idle = over and namespaces.stat(self._mpirun)[:1] == ["S"] and _taken(1) and _taken(2)
         self._idle = self._idle + seconds if idle else 0.0
         return self._idle >= _IDLE_SECONDS
 
@@ -159,20 +161,8 @@ def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-                found += [int(word) for word in file.read().split() if _state(int(word)) not in ("Z", "")]
+                found += [int(word) for word in file.read().split() if namespaces.stat(word)[:1] not in ([], ["Z"])]
     return found
-
-
-def _state(pid: int) -> str:
-    """The letter that the kernel gives a process; "" where there is none."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[0]
-    return ""
-
-
-def _sleeps(pid: int) -> bool:
-    """Whether a process waits for something. With output of a rank to hand on it would not, however busy it is here."""
-    return _state(pid) == "S"
 
 
 def _taken(descriptor: int) -> bool:

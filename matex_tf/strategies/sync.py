@@ -39,7 +39,7 @@ class Sync(Strategy):
             result[i] = total
         for i, gradient in enumerate(gradients):
             if _sparse(gradient):
-                result[i] = tf_op.allgather_slices(gradient, WHAT, names[i])
+                result[i] = tf_op.allgather_slices([gradient], WHAT, names[i])
         return result
 
     def _sum(self, dense: Sequence[tf.Tensor], labels: Sequence[str]) -> list[tf.Tensor]:
@@ -77,7 +77,7 @@ def exchange_parts(given: Sequence[Sequence[Gradient]], names: Sequence[str]) ->
             result[i] = total
     for i, gradient in enumerate(first):
         if _sparse(gradient):
-            result[i] = tf_op.allgather_slices_of([own[i] for own in given], WHAT, names[i])
+            result[i] = tf_op.allgather_slices([own[i] for own in given], WHAT, names[i])
     return result
 
 

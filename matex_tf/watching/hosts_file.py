@@ -26,7 +26,7 @@ class HostsFile:
     """A file that is followed as long as a job runs; a context manager, for the launcher's main thread."""
 
     def __init__(
-        self, path: str, hosts: str, read: Callable[[str], str], job: str, watch_dir: str, say: Callable[[str], None]
+        self, path: str, hosts: str, read: Callable[[], str], job: str, watch_dir: str, say: Callable[[str], None]
     ):
         """Args:
         path: of the file.
@@ -39,7 +39,7 @@ class HostsFile:
         self._path, self._read, self._job, self._watch_dir, self._say = path, read, job, watch_dir, say
         self._marks: tuple[int, ...] = ()  # of the file, as it was read last
         self._found = self._taken = hosts
-        self._wanted = _slots(hosts)
+        self._wanted = placement.read(hosts, unsaid=1)
         self._failing_since, self._told = 0.0, (self._wanted, -1, "")
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -72,7 +72,7 @@ class HostsFile:
             marks = (there.st_mtime_ns, there.st_size, there.st_ino)
         try:
             if not marks or marks != self._marks:
-                self._found, self._marks = self._read(self._path), marks
+                self._found, self._marks = self._read(), marks
         except SettingError as error:
             self._found, self._marks, failure = "", (), str(error)
         if self._found != before or self._found == self._taken:
@@ -81,7 +81,7 @@ class HostsFile:
         if failure:
             self._say(f"{harmless(failure)} The job continues on the hosts that it has")
             return False
-        slots = _slots(self._found)
+        slots = placement.read(self._found, unsaid=1)
         wanted = {**dict.fromkeys(self._wanted, 0), **slots}  # a host that is gone has room for none
         changed, self._wanted = wanted != self._wanted, wanted
         return changed
@@ -109,8 +109,3 @@ class HostsFile:
                     f"{self._path} has changed, and the job cannot be told: it does not answer, or its --watch-dir is "
                     "not one that this host sees (docs/growing.md)"
                 )
-
-
-def _slots(hosts: str) -> dict[str, int]:
-    """The ranks that each host has room for. Args: hosts: as `--hosts` has them."""
-    return placement.read(",".join(word if ":" in word else f"{word}:1" for word in hosts.split(",")))

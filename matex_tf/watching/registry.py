@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from matex_tf.core import namespaces, ports
 from matex_tf.errors import MatexError
 from matex_tf.storage.private_directory import Folder
 
@@ -54,11 +55,7 @@ class Entry:
         """Whether its process has ended, as far as this host can tell."""
         if self.host != socket.gethostname():
             return False
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
-                return file.read().rpartition(")")[2].split()[0] == "Z"  # nobody has asked how it ended
-        except OSError:
-            return True
+        return namespaces.stat(self.pid)[:1] in ([], ["Z"])  # nobody has asked how it ended
 
 
 def directory(base: str = "") -> Folder:
@@ -175,10 +172,4 @@ def connect(entry: Entry) -> socket.socket:
     Raises:
         OSError: it cannot be reached.
     """
-    failure: OSError = OSError("has no address")
-    for address in entry.addresses:
-        try:
-            return socket.create_connection((address, entry.port), timeout=_SECONDS)
-        except OSError as error:
-            failure = error
-    raise failure
+    return ports.connect(entry.addresses, entry.port, _SECONDS)

@@ -6,8 +6,9 @@ import html
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 #: Steps of a rank that the lanes hold, those in the middle of the run.
 STEPS_SHOWN = 40
@@ -16,21 +17,35 @@ _TEMPLATE = Path(__file__).with_name("timeline.html")
 _EXCHANGE = ("pack", "wait", "reduce", "network", "agree", "other")
 
 
-class StepLike(Protocol):
-    """A step of a rank, as `matex_tf.cli.trace.Step` is; times in microseconds."""
+@dataclass
+class Step:
+    """One step of one rank.
+
+    Attributes:
+        rank, what: whose, and which.
+        begin, length: in microseconds.
+        nbytes: of what was exchanged.
+        parts: microseconds by part. Where exchanges have threads of their own, parts overlap and add up to more.
+        spans: part, begin, length and what, for the picture.
+        work: microseconds in which the rank's cores were at work, all its threads together, for anything but exchanges.
+    """
 
     rank: int
     what: str
     begin: float
     length: float
-    nbytes: int
-    parts: dict[str, float]
-    spans: list[tuple[str, float, float, str]]
+    nbytes: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
+    spans: list[tuple[str, float, float, str]] = field(default_factory=list)
+    work: float = 0.0
 
 
-def render(
-    steps: Sequence[StepLike], usual: Mapping[int, Sequence[StepLike]], colours: Mapping[str, str], name: str
-) -> str:
+def settled(steps: Sequence[Step]) -> Sequence[Step]:
+    """All but the first steps, in which graphs are traced and memory is mapped."""
+    return steps[min(3, len(steps) // 2) :]
+
+
+def render(steps: Sequence[Step], usual: Mapping[int, Sequence[Step]], colours: Mapping[str, str], name: str) -> str:
     """The page.
 
     Args:
@@ -61,18 +76,18 @@ def render(
     return page
 
 
-def _middle(own: Sequence[StepLike]) -> Sequence[StepLike]:
+def _middle(own: Sequence[Step]) -> Sequence[Step]:
     begin = max(0, (len(own) - STEPS_SHOWN) // 2)
     return own[begin : begin + STEPS_SHOWN]
 
 
-def _drawn(step: StepLike, zero: float) -> list[Any]:
+def _drawn(step: Step, zero: float) -> list[Any]:
     """What, begin and length in microseconds, and the same for each span."""
     spans = [[part, round(begin - zero, 1), round(length, 1), what] for part, begin, length, what in step.spans]
     return [step.what, round(step.begin - zero, 1), round(step.length, 1), spans]
 
 
-def _row(rank: int, own: Sequence[StepLike], colours: Mapping[str, str]) -> str:
+def _row(rank: int, own: Sequence[Step], colours: Mapping[str, str]) -> str:
     means = {part: statistics.fmean(step.parts.get(part, 0.0) for step in own) / 1e3 for part in colours}
     whole = statistics.fmean(step.length for step in own) / 1e3
     bar = "".join(
@@ -84,7 +99,7 @@ def _row(rank: int, own: Sequence[StepLike], colours: Mapping[str, str]) -> str:
     return f'<tr><th scope="row">{rank}</th><td>{whole:.2f}</td>{cells}<td class="bar"><div>{bar}</div></td></tr>'
 
 
-def advice(steps: Sequence[StepLike], usual: Mapping[int, Sequence[StepLike]]) -> list[str]:
+def advice(steps: Sequence[Step], usual: Mapping[int, Sequence[Step]]) -> list[str]:
     """What to try, most telling first, by where time goes; what each sentence says is measured in this timeline.
 
     Args:
@@ -134,9 +149,8 @@ def advice(steps: Sequence[StepLike], usual: Mapping[int, Sequence[StepLike]]) -
     return found
 
 
-def _between(steps: Sequence[StepLike], rank: int) -> float:
+def _between(steps: Sequence[Step], rank: int) -> float:
     """The part of the time of a rank that lies between its steps, the first ones left out."""
-    own = [step for step in steps if step.rank == rank]
-    own = own[min(3, len(own) // 2) :]
+    own = settled([step for step in steps if step.rank == rank])
     whole = own[-1].begin + own[-1].length - own[0].begin
     return max(0.0, 1 - sum(step.length for step in own) / whole) if whole > 0 else 0.0

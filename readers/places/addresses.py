@@ -27,11 +27,9 @@ WEB = ("http", "https")
 #: Bytes of a read where a library asks for a few: the headers of HDF5 lie near one another.
 _AHEAD = 1 << 15
 
-#: How long the file at an address was when it was looked at last.
-
 
 class _Lengths(dict[str, int]):
-    """Of a run: how long the files at addresses are, as far as they were looked at."""
+    """Of a run: how long the files at addresses were when they were looked at last."""
 
 
 def is_address(path: str) -> bool:

@@ -255,34 +255,17 @@ class ArrayTable(Table):
             check_plausible(file.path, file.kind, column, length)
 
     def read(self, start: int, stop: int) -> tuple[Arrays, Arrays | None]:
-        arrays = read_columns(self.file, self._columns, self._dtypes, start, stop, self.rows)
+        file, pairs = self.file, zip(self._columns, self._dtypes, strict=True)
+        if not 0 <= start <= stop <= self.rows:
+            raise DataError(f"{file.path} has {self.rows} rows: there are no rows {start} to {stop}.")
+        with data_errors(file.path, f"read (rows {start} to {stop})", file.everything):
+            arrays = [room(file.path, stop - start, column.shape, dtype) for column, dtype in pairs]
+            if start < stop:
+                file.fill(self._columns, arrays, start, stop)
+        for watched in file.everything:
+            watched.check()
         labels = arrays.pop() if self.labelled else None
         return tuple(arrays) if self._several else arrays[0], labels
-
-
-def read_columns(
-    file: ArrayFile, columns: Sequence[Column], dtypes: Sequence[np.dtype], start: int, stop: int, rows: int
-) -> list[np.ndarray]:
-    """Rows of some columns of a file, which must not have changed since it was opened.
-
-    Args:
-        dtypes: of the arrays that are returned.
-        rows: how many rows the table has.
-
-    Raises:
-        DataError: it has, cannot be read, or there are no such rows.
-    """
-    if not 0 <= start <= stop <= rows:
-        raise DataError(f"{file.path} has {rows} rows: there are no rows {start} to {stop}.")
-    with data_errors(file.path, f"read (rows {start} to {stop})", file.everything):
-        arrays = [
-            room(file.path, stop - start, column.shape, dtype) for column, dtype in zip(columns, dtypes, strict=True)
-        ]
-        if start < stop:
-            file.fill(columns, arrays, start, stop)
-    for watched in file.everything:
-        watched.check()
-    return arrays
 
 
 def check_plausible(path: str, kind: str, column: Column, length: int) -> None:

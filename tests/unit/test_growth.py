@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -193,9 +192,9 @@ def test_hosts_file(tmp_path, monkeypatch):
     what it then has: also of hosts that are gone."""
     path, said, here = tmp_path / "hosts", [], socket.gethostname()
 
-    def read(name):
-        if "x" in (text := Path(name).read_text()):
-            raise SettingError(f"{name} is broken.")
+    def read():
+        if "x" in (text := path.read_text()):
+            raise SettingError(f"{path} is broken.")
         return text
 
     path.write_text("localhost")

@@ -11,13 +11,14 @@ import pytest
 
 from matex_tf import settings
 from matex_tf.cli.main import main
-from matex_tf.cli.trace import PARTS, Step
+from matex_tf.cli.trace import PARTS
 from matex_tf.core.world import World
 from matex_tf.errors import SettingError
 from matex_tf.watching import job_state, progress, prometheus, registry, timeline_page, view
 from matex_tf.watching.meter import Meter
 from matex_tf.watching.progress import Progress
 from matex_tf.watching.reporter import Reporter
+from matex_tf.watching.timeline_page import Step
 
 
 def counts(rank, seconds, step=0, *, wait=0.0, exchange=0.0, feed=0.0, generation=0, size=3, **more):

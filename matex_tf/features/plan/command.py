@@ -27,6 +27,7 @@ from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.planning.cost_model import FRAMES, Machine
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
+from matex_tf.watching.timeline_page import Step, settled
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -191,7 +192,7 @@ def _measure_links(asked: argparse.Namespace) -> tuple[Machine, int, bool]:
     return machine, sum(nodes), len(nodes) > 1
 
 
-def measure_script(asked: argparse.Namespace, target: Target) -> list[timeline.Step]:
+def measure_script(asked: argparse.Namespace, target: Target) -> list[Step]:
     """Train the script for a few steps, and read its timeline: the steps of all ranks.
 
     Args:
@@ -209,7 +210,7 @@ def measure_script(asked: argparse.Namespace, target: Target) -> list[timeline.S
         return timeline.read(path)
 
 
-def of_xla(steps: Sequence[timeline.Step], name: str, ranks: int) -> str:
+def of_xla(steps: Sequence[Step], name: str, ranks: int) -> str:
     """What is to be said of a script of Keras on JAX: the exchange is part of what XLA compiles.
 
     Args:
@@ -217,7 +218,7 @@ def of_xla(steps: Sequence[timeline.Step], name: str, ranks: int) -> str:
         name: of the script.
         ranks: how many there are.
     """
-    by_rank = [timeline.settled([step for step in steps if step.rank == rank]) for rank in range(ranks)]
+    by_rank = [settled([step for step in steps if step.rank == rank]) for rank in range(ranks)]
     longest = statistics.median(max(step.length for step in same) for same in zip(*by_rank, strict=False))
     return (
         f"a step of {name} takes {longest / 1e3:.1f} ms on {ranks} ranks, with the exchange that XLA makes in it. "
@@ -225,7 +226,7 @@ def of_xla(steps: Sequence[timeline.Step], name: str, ranks: int) -> str:
     )
 
 
-def job_of(steps: Sequence[timeline.Step], name: str, ranks: int) -> Job:
+def job_of(steps: Sequence[Step], name: str, ranks: int) -> Job:
     """The job that these steps of all ranks are of. A step takes as long as that of the slowest rank.
 
     Args:
@@ -236,7 +237,7 @@ def job_of(steps: Sequence[timeline.Step], name: str, ranks: int) -> Job:
     Raises:
         MatexError: nothing was exchanged in them.
     """
-    by_rank = [timeline.settled([step for step in steps if step.rank == rank]) for rank in range(ranks)]
+    by_rank = [settled([step for step in steps if step.rank == rank]) for rank in range(ranks)]
     together = list(zip(*by_rank, strict=False))
     if not together or not max(step.nbytes for step in together[-1]):
         raise MatexError(f"{name} exchanged no gradients in its first steps, so there is nothing to plan.")

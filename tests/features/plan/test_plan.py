@@ -9,7 +9,6 @@ import pytest
 from jobs import LAUNCHER, Job
 
 from matex_tf.cli.main import main
-from matex_tf.cli.trace import Step
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange.bucket import ALIGNMENT
 from matex_tf.exchange.network import lane
@@ -18,6 +17,7 @@ from matex_tf.features.plan import predict, probe
 from matex_tf.planning import cost_model, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine, hierarchical
 from matex_tf.settings import Settings
+from matex_tf.watching.timeline_page import Step
 from tests.features.plan.cases import measured
 
 MACHINE = Machine(

@@ -224,49 +224,15 @@ def mpi_enabled() -> bool:
     return True
 
 
-def mpi_built() -> bool:
-    """True: ranks talk by MPI."""
-    return True
-
-
-def gloo_enabled() -> bool:
-    """False: there is no Gloo here."""
-    return False
+mpi_built = mpi_enabled
 
 
 def gloo_built() -> bool:
-    """False: there is no Gloo here."""
+    """False: of Gloo, NCCL, DDL and oneCCL there is none here, and tensors go through the memory of the host."""
     return False
 
 
-def nccl_built() -> int:
-    """0: there is no NCCL here."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """False: there is no DDL here."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: there is no oneCCL here."""
-    return False
-
-
-def cuda_built() -> bool:
-    """False: tensors go through the memory of the host."""
-    return False
-
-
-def sycl_built() -> bool:
-    """False: tensors go through the memory of the host."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: tensors go through the memory of the host."""
-    return False
+gloo_enabled = nccl_built = ddl_built = ccl_built = cuda_built = sycl_built = rocm_built = gloo_built
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

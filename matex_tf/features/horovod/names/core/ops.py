@@ -154,19 +154,12 @@ def allreduce(
         params += f" with prescale factor {float(prescale)}, postscale factor {float(postscale)}"
     call_name = graph_names.name_of(name, "Allreduce", given)
     call = Call("allreduce", call_name, how, params=params, labels=labels)
-    dtypes = [tensor.dtype for tensor in given]
-
-    def forward(*parts: tf.Tensor) -> list[tf.Tensor]:
-        sums = run(call, parts, dtypes, among)
-        for total, part in zip(sums, parts, strict=True):
-            total.set_shape(part.shape)
-        return sums
 
     def backward(upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return allreduce(upstream, Sum if op == Average else op, among=among, name=_again(call_name))
 
     parts = [scaled(tensor, prescale) for tensor in given]
-    sums = _with_gradient(forward, backward, parts)
+    sums = _with_gradient(_alike(call, among), backward, parts)
     divisor = count(among) if op == Average else 1
     return [scaled(total, postscale, divisor) for total in sums]
 
@@ -236,17 +229,11 @@ def broadcast(
     root = among.ranks.index(root_rank)
     call = Call("broadcast", call_name, root=root, params=f"from rank {root_rank}", labels=labels)
 
-    def forward(*parts: tf.Tensor) -> list[tf.Tensor]:
-        results = run(call, parts, [part.dtype for part in parts], among)
-        for result, part in zip(results, parts, strict=True):
-            result.set_shape(part.shape)
-        return results
-
     def backward(upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         averaged = allreduce(upstream, Average, among=among, name=_again(call_name))
         return averaged if basics.rank() == root_rank else [grad * 0 for grad in averaged]
 
-    return _with_gradient(forward, backward, given)
+    return _with_gradient(_alike(call, among), backward, given)
 
 
 @as_it_is
@@ -363,6 +350,18 @@ def value(make: Callable[[], np.ndarray]) -> tf.Tensor:
     value = tf.numpy_function(make, [], tf.int32, stateful=True)
     value.set_shape([])
     return value
+
+
+def _alike(call: Call, among: ProcessSet) -> Callable[..., list[tf.Tensor]]:
+    """What makes a call whose results have the shapes and dtypes of what is given."""
+
+    def forward(*parts: tf.Tensor) -> list[tf.Tensor]:
+        results = run(call, parts, [part.dtype for part in parts], among)
+        for result, part in zip(results, parts, strict=True):
+            result.set_shape(part.shape)
+        return results
+
+    return forward
 
 
 def _with_gradient(
