@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import tables
-from matex_tf.features.groups.simulation import Cluster, efficiencies
+from benchmarks.unequal_groups import Cluster, efficiencies
 from matex_tf.planning import plotting
 
 SIZES = (2, 10, 100, 1000, 10_000)

@@ -29,7 +29,12 @@ def addresses() -> list[str]:
 
 
 def connect(addresses: Iterable[str], port: int, seconds: float) -> socket.socket:
-    """A connection to a port of a host, by the first of its addresses that answers within so many seconds.
+    """A connection to a port of a host, by the first of its addresses that answers.
+
+    Args:
+        addresses: of the host, the likeliest first.
+        port: at which it listens.
+        seconds: that each of them has to answer.
 
     Raises:
         OSError: none does.

@@ -28,7 +28,7 @@ partners for ever: here each message comes from another rank, so what sender and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -36,22 +36,11 @@ from matex_tf.errors import RanksDisagree
 from matex_tf.exchange.bucket import Bucket, empty, pack
 from matex_tf.exchange.network.algorithms import Peers, Steps
 from matex_tf.exchange.network.codec import Codec, create
-from matex_tf.exchange.network.messenger import Messenger, Transfer, pieces, swap
+from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
+from matex_tf.features.gossip.topology import Partners
 
 _HEAD_TAG, _ASK_TAG = 1 << 14, 1 << 13  # others are numbers of buckets; to ask for one adds to that
 _GOES_ON, _STOPS = 0, 1
-
-
-class Partners(Protocol):
-    """Who meets whom, such as `matex_tf.features.gossip.topology.Partners`."""
-
-    def of(self, step: int, rank: int) -> tuple[int, int]:
-        """Whom a rank sends to and whom it receives from.
-
-        Args:
-            step: which exchange, from 0.
-            rank: of the world.
-        """
 
 
 class PairwiseAverager:
@@ -110,22 +99,6 @@ class PairwiseAverager:
         self._own = _views(self._buckets, self._sent, shapes)
         self.reference = _views(self._buckets, [part.reference if part else None for part in self._coded], shapes)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that a rank sends, and receives, in one exchange."""
-        return sum(self._lengths) + len(self._lengths) + self._said.nbytes
-
-    @property
-    def messages(self) -> int:
-        """Messages that a rank sends, and receives, in one exchange."""
-        return sum(map(pieces, self._lengths)) + len(self._lengths) + 1
-
-    @property
-    def _lengths(self) -> list[int]:
-        """Bytes of each bucket on the wire."""
-        parts = zip(self._coded, self._sent, strict=True)
-        return [(part.outgoing if part else sent).nbytes for part, sent in parts]
-
     def refer(self, arrays: Sequence[np.ndarray]) -> None:
         """With a codec, send how far arrays are from these from now on. Nothing may be under way.
 
@@ -139,12 +112,6 @@ class PairwiseAverager:
         for part in self._coded:
             if part is not None and part.residual is not None:
                 part.residual[:] = 0
-
-    def begin(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the arrays, and begin to send them and to receive a partner's. Does not wait."""
-        self.greet()
-        for part, members in enumerate(self.parts):
-            self.send(part, [arrays[member] for member in members])
 
     def greet(self) -> None:
         """Begin an exchange, whose parts are to be sent, all of them, from the first to the last."""

@@ -114,17 +114,6 @@ def parser() -> Parser:
     return parser
 
 
-def translate(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words for `matex-tf run`, and the options that have no effect.
-
-    Raises:
-        SettingError: an option that is not Horovod's or cannot be had here, or a command that is not Python.
-    """
-    given = parser().parse(words)
-    assert given is not None  # asked for no help
-    return _translated(given), given.ignored
-
-
 def _translated(given: argparse.Namespace) -> list[str]:
     run = list(given.run)
     if "--min-ranks" in run:

@@ -13,6 +13,7 @@ from matex_tf.features.gossip.topology import Partners
 from matex_tf.patches.common import keras_lines
 from tests.features.gossip.cases import gossip as gossip_cases
 from tests.features.gossip.cases import halfway
+from tests.features.gossip.cases.halfway import start, traffic
 from tests.features.gossip.cases.halfway import weights_of as weights_of_shapes
 from tests.support.cases import keras2
 
@@ -45,7 +46,7 @@ def test_a_turn_is_the_average_of_two(size, limit, piece, monkeypatch):
     for turn in range(5):
         before = [[array.copy() for array in own] for own in weights]
         for gossip, own in zip(ranks, weights, strict=True):
-            gossip.begin(own)
+            start(gossip, own)
         work = weights_of(size, seed=turn + 1)
         for gossip, own, step in zip(ranks, weights, work, strict=True):
             for array, more in zip(own, step, strict=True):
@@ -70,7 +71,7 @@ def test_weights_come_together(kind):
     mean = [sum(arrays) / size for arrays in zip(*weights, strict=True)]
     for _ in range(3 if kind == "hypercube" else 9):
         for gossip, own in zip(ranks, weights, strict=True):
-            gossip.begin(own)
+            start(gossip, own)
         for gossip, own in zip(ranks, weights, strict=True):
             gossip.finish()
             for array, move in zip(own, gossip.moves, strict=True):
@@ -89,12 +90,12 @@ def test_messages_do_not_depend_on_the_number_of_ranks(limit, piece, each, monke
         ranks, weights = everyone(size, limit=limit), weights_of(size)
         for _ in range(7):
             for gossip, own in zip(ranks, weights, strict=True):
-                gossip.begin(own)
+                start(gossip, own)
             for gossip in ranks:
                 gossip.finish()
         for gossip in ranks:
             comm = gossip._messenger.comm
-            assert (comm.messages, comm.bytes) == (7 * gossip.messages, 7 * gossip.nbytes)
+            assert (comm.messages, comm.bytes) == tuple(7 * each for each in traffic(gossip))
             counted.add((comm.messages, comm.bytes))
     assert len(counted) == 1
     ((messages, sent),) = counted
@@ -110,7 +111,7 @@ def test_dtypes():
         [np.full(shape, 3 * rank + 1, dtype) for shape, dtype in zip(SHAPES, dtypes, strict=True)] for rank in (0, 1)
     ]
     for gossip, own in zip(ranks, arrays, strict=True):
-        gossip.begin(own)
+        start(gossip, own)
     for gossip, way in zip(ranks, (1.5, -1.5), strict=True):
         gossip.finish()
         for move, dtype in zip(gossip.moves, dtypes, strict=True):
@@ -121,7 +122,7 @@ def test_infinite_weights_travel():
     """A rank that has diverged does not stop the others' messages; its numbers arrive as they are."""
     ranks = everyone(2, [(2,)])
     for gossip, value in zip(ranks, (1.0, np.inf), strict=True):
-        gossip.begin([np.array([value, 0], np.float32)])
+        start(gossip, [np.array([value, 0], np.float32)])
     for gossip in ranks:
         gossip.finish()
     assert ranks[0].moves[0].tolist() == [np.inf, 0] and ranks[1].moves[0].tolist() == [-np.inf, 0]
@@ -131,10 +132,10 @@ def test_a_rank_that_stops_early():
     """The one that waits for it is told so, and so is the one that has stopped."""
     ranks, weights = everyone(2), weights_of(2)
     for gossip, own in zip(ranks, weights, strict=True):
-        gossip.begin(own)
+        start(gossip, own)
     for gossip in ranks:
         gossip.finish()
-    ranks[0].begin(weights[0])
+    start(ranks[0], weights[0])
     ranks[1]._greet(1)
     with pytest.raises(RanksDisagree, match="rank 1 after 1 exchanges has stopped training; rank 0 after 1 .* goes on"):
         ranks[0].finish()

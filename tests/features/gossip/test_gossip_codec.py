@@ -10,6 +10,7 @@ from matex_tf.errors import SettingError
 from matex_tf.features.gossip.topology import Partners
 from tests.features.gossip.cases import gossip as gossip_cases
 from tests.features.gossip.cases import halfway
+from tests.features.gossip.cases.halfway import start, traffic
 from tests.features.gossip.test_gossip import SHAPES, everyone, the_same, weights_of
 from tests.unit.test_codec import bound, through
 
@@ -21,7 +22,7 @@ FLOATS = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([np.nan, n
 def meet(ranks, weights):
     """One exchange; each rank's moves, copied."""
     for gossip, own in zip(ranks, weights, strict=True):
-        gossip.begin(own)
+        start(gossip, own)
     for gossip in ranks:
         gossip.finish()
     return [[move.copy() for move in gossip.moves] for gossip in ranks]
@@ -169,10 +170,10 @@ def test_bytes(codec, part):
             meet(ranks, weights)
         for gossip in ranks:
             comm = gossip._messenger.comm
-            assert (comm.messages, comm.bytes) == (3 * gossip.messages, 3 * gossip.nbytes)
-            counted.add((gossip.messages, gossip.nbytes))
+            assert (comm.messages, comm.bytes) == tuple(3 * each for each in traffic(gossip))
+            counted.add(traffic(gossip))
     ((messages, sent),) = counted
-    (plain,) = {(gossip.messages, gossip.nbytes) for gossip in everyone(2, shapes)}
+    (plain,) = {traffic(gossip) for gossip in everyone(2, shapes)}
     assert messages == plain[0] and part <= sent / plain[1] < 1.01 * part
 
 
@@ -217,7 +218,7 @@ def test_on_real_ranks(bare_ranks, codec, feedback):
                     array += move
         for rank, (nbytes, own) in enumerate(found):
             the_same([own, weights[rank]])
-            assert nbytes == ranks[rank].nbytes < (0.51 if codec == "bf16" else 0.26) * 4 * 300_012 + 100
+            assert nbytes == traffic(ranks[rank])[1] < (0.51 if codec == "bf16" else 0.26) * 4 * 300_012 + 100
 
 
 @pytest.mark.variants(0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.unequal_groups import Cluster, Simulation, efficiencies, together
 from matex_tf.features.groups.local import LocalOptions
-from matex_tf.features.groups.simulation import Cluster, Simulation, efficiencies, together
 from matex_tf.planning.cost_model import Machine
 from matex_tf.planning.step_cost import PlannedStep
 from matex_tf.settings import Settings

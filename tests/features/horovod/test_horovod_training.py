@@ -12,7 +12,7 @@ from jobs import BIN, LAUNCHER, Job
 
 from matex_tf.errors import SettingError
 from matex_tf.features.horovod import alias
-from matex_tf.features.horovod.command import translate
+from matex_tf.features.horovod import command as horovodrun
 from matex_tf.patches.common import wrapping
 from matex_tf.state import run_state
 from matex_tf.state.run_state import RunState
@@ -203,6 +203,12 @@ def test_gpus_of_the_node(monkeypatch, listed):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     alias.put_patches_aside()
     assert wrapping.is_aside() and os.environ.get("CUDA_VISIBLE_DEVICES") == listed
+
+
+def translate(words):
+    """The words for `matex-tf run`, and the options that have no effect."""
+    given = horovodrun.parser().parse(words)
+    return horovodrun._translated(given), given.ignored
 
 
 @pytest.mark.parametrize(

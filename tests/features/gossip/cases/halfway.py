@@ -8,7 +8,7 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.core.waiting import StallDetector
-from matex_tf.exchange.network.messenger import Messenger
+from matex_tf.exchange.network.messenger import Messenger, pieces
 from matex_tf.features.gossip.pairwise_average import PairwiseAverager
 from matex_tf.features.gossip.topology import Partners
 
@@ -30,6 +30,20 @@ class Around:
         return (rank + away) % self.size, (rank - away) % self.size
 
 
+def start(averager, arrays):
+    """Begin to send arrays, all of them at once, and to receive a partner's."""
+    averager.greet()
+    for part, members in enumerate(averager.parts):
+        averager.send(part, [arrays[member] for member in members])
+
+
+def traffic(averager):
+    """Messages and bytes that a rank sends, and receives, in one exchange."""
+    parts = zip(averager._coded, averager._sent, strict=True)
+    lengths = [(part.outgoing if part else sent).nbytes for part, sent in parts]
+    return sum(map(pieces, lengths)) + len(lengths) + 1, sum(lengths) + len(lengths) + averager._said.nbytes
+
+
 def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
     """Whether weights are the expected ones after some turns; `at_once`: a turn's parts are sent while those of the one
     before arrive."""
@@ -41,7 +55,7 @@ def meet(turns=6, length=300_000, limit=1 << 20, at_once=False):
     expected = np.arange(ranks.size, dtype=np.float32)
     for turn in range(turns):
         if not (at_once and turn):
-            averager.begin(mine)
+            start(averager, mine)
         for array in mine:
             array += 1  # the next step
         goes_on = at_once and turn < turns - 1
@@ -69,13 +83,13 @@ def coded(shapes, codec, feedback, turns=5):
     averager.refer(weights_of(1, shapes, seed=9)[0])
     mine = weights_of(ranks.size, shapes)[ranks.rank]
     for _ in range(turns):
-        averager.begin(mine)
+        start(averager, mine)
         averager.finish()
         for array, move in zip(mine, averager.moves, strict=True):
             array += move
     averager.stop()
     messenger.close()
-    return averager.nbytes, mine
+    return traffic(averager)[1], mine
 
 
 def travels():
@@ -99,7 +113,7 @@ def travels():
         ranks.barrier("begin")
         if turn and ranks.rank == 0:
             time.sleep(2)
-        averager.begin(mine)
+        start(averager, mine)
         if not turn:
             time.sleep(1)
         begin = time.perf_counter()
@@ -116,6 +130,6 @@ def stops():
     messenger = Messenger(ranks.split_all())
     averager = PairwiseAverager(messenger, ranks.rank, Around(ranks.size), [(5,)], [np.dtype("float32")], 1 << 20)
     for _ in range(3 - (ranks.rank == 0)):
-        averager.begin([np.zeros(5, np.float32)])
+        start(averager, [np.zeros(5, np.float32)])
         averager.finish()
     averager.stop()
