@@ -2,8 +2,10 @@
 
 On one rank a compiled step fetches its batch by itself. After the last batch one more step begins, and fails in that
 fetch. By then it has updated what depends on no batch: the counter of each optimizer (so learning-rate schedules and
-Adam see it), and the states of random generators; and it has emptied gradient accumulators whose turn it was. Here
-batches are fetched outside of the step, so that is made up for. From 3.16 on Keras looks for a batch before the step.
+Adam see it), the states of random generators, and what the step's graph adds a number to that no batch has a part in,
+such as what a `Mean` divides by, of losses of which there is one for a batch, or of batches of a number of rows that
+the pipeline promises; and it has emptied gradient accumulators whose turn it was. Here batches are fetched outside of
+the step, so that is made up for. From 3.16 on Keras looks for a batch before the step.
 
 Relies on (Keras 3, private): `Optimizer._iterations`, which accumulation does not divide, `_learning_rate`
 and `_accumulated_gradients`.
@@ -16,6 +18,10 @@ from typing import Any
 import numpy as np
 
 from matex_tf.patches.common import keras_lines, seeds
+from matex_tf.patches.fit.step.step_graphs import StepGraphs
+
+_SIZES = ("Shape", "ShapeN", "Size", "Rank")  # known without the batch, if it has as many rows as promised
+_UNCHANGED = ("Cast", "Identity")
 
 
 class Counters:
@@ -23,17 +29,18 @@ class Counters:
 
     Args:
         model: of Keras.
+        graphs: its steps, of training or of tests.
     """
 
-    def __init__(self, model: Any):
-        self._model = model
+    def __init__(self, model: Any, graphs: StepGraphs):
+        self._model, self._graphs = model, graphs
         self._steps = self._since = 0
         self._noted: dict[int, tuple[Any, np.ndarray]] = {}
 
     def before_step(self) -> None:
-        """Call before each training step on a batch of a pipeline."""
+        """Call before each step on a batch of a pipeline."""
         if self._steps < 2:  # the second is after the weights of rank 0, or of a checkpoint, have been taken
-            self._noted = {id(counter): (counter, _value(counter)) for counter in _found(self._model)}
+            self._noted = {id(counter): (counter, _value(counter)) for counter in self._found()}
             self._since = self._steps
         self._steps += 1
 
@@ -44,30 +51,83 @@ class Counters:
         one_ahead = keras_lines.version() < (3, 16) and not self._model.run_eagerly
         if not steps or not one_ahead or self._model.steps_per_execution > 1:
             return
-        for optimizer in _optimizers(self._model):
+        for optimizer in _optimizers(self._model) if self._graphs.kind == "train" else []:
             every = getattr(optimizer, "gradient_accumulation_steps", None)
             if every and (int(_value(optimizer._iterations)) + 1) % every == 0:
                 for sums in optimizer._accumulated_gradients:  # to empty them needs no gradients either
                     if sums is not None:
                         sums.assign(np.zeros(sums.shape, sums.dtype))
-        for counter in _found(self._model):
+        for counter in self._found():
             _, before = self._noted.get(id(counter), (None, np.zeros_like(_value(counter))))
             added = _value(counter).astype(np.int64) - before.astype(np.int64)
             if (added % steps == 0).all() and (added > 0).any():
                 counter.assign((_value(counter) + added // steps).astype(before.dtype))
 
+    def _found(self) -> list[Any]:
+        """The counters of a model's optimizers, the states of generators that a step of it may advance, and what else
+        goes on without a batch."""
+        counting = [one for one in _optimizers(self._model) if _counts_first(one)]
+        counters = [one._iterations if hasattr(one, "_iterations") else one.iterations for one in counting]
+        states = [variable for variable in keras_lines.variables(self._model) if seeds.is_generator_state(variable)]
+        everywhere = seeds.keras_generator(make=False)
+        found = [*counters, *states, *([] if everywhere is None else [everywhere.state])]
+        known = {id(getattr(one, "value", one)) for one in found}
+        optimizers = {id(variable.value) for one in _optimizers(self._model) for variable in one.variables}
+        promise, more = self._graphs.promise, {}
+        promised = promise is not None and None not in promise.rows
+        for step in self._graphs.partitioned.values():
+            more.update({id(one): one for one in _without_batch(step.traced, promised)})
+        return [*found, *(one for key, one in more.items() if key not in known | optimizers)]
+
+
+def _without_batch(traced: Any, promised: bool) -> list[Any]:
+    """The variables to which a traced step adds numbers that no batch has a part in, and does nothing else.
+
+    Args:
+        traced: a concrete function of a batch; None: of none yet. promised: whether each batch has as many rows as its
+            pipeline promises, so that a size is a number.
+    """
+    if traced is None:
+        return []
+    count = len(traced.inputs) - len(traced.captured_inputs)
+    of_batch = {one.op for one in traced.inputs[:count]}
+    inside = dict(zip(map(id, traced.captured_inputs), traced.inputs[count:], strict=True))
+    found = []
+    for variable in traced.variables:
+        handle = inside.get(id(variable.handle))
+        changing = [] if handle is None else [op for op in handle.consumers() if op.type != "ReadVariableOp"]
+        if changing and all(_adds(op, handle) and not _needs(op, of_batch, promised) for op in changing):
+            found.append(variable)
+    return found
+
+
+def _adds(op: Any, handle: Any) -> bool:
+    """Whether an op adds to the variable of a handle."""
+    if op.type != "AssignVariableOp":
+        return op.type in ("AssignAddVariableOp", "AssignSubVariableOp")
+    value = op.inputs[1].op
+    while value.type in _UNCHANGED:
+        value = value.inputs[0].op
+    terms = [term.op for term in value.inputs] if value.type in ("Add", "AddV2") else []
+    return any(term.type == "ReadVariableOp" and term.inputs[0] is handle for term in terms)
+
+
+def _needs(op: Any, others: set[Any], promised: bool) -> bool:
+    """Whether an op waits for any of some others, or for what is computed from them; see `_without_batch`."""
+    ahead, seen = [op], {op}
+    while ahead:
+        one = ahead.pop()
+        if one in others:
+            return True
+        inputs = [] if promised and one.type in _SIZES else [tensor.op for tensor in one.inputs]
+        new = {*inputs, *one.control_inputs} - seen
+        seen |= new
+        ahead.extend(new)
+    return False
+
 
 def _value(counter: Any) -> np.ndarray:
     return np.array(counter)
-
-
-def _found(model: Any) -> list[Any]:
-    """The counters of a model's optimizers, and the states of generators that a step of it may advance."""
-    counting = [one for one in _optimizers(model) if _counts_first(one)]
-    counters = [one._iterations if hasattr(one, "_iterations") else one.iterations for one in counting]
-    states = [variable for variable in keras_lines.variables(model) if seeds.is_generator_state(variable)]
-    everywhere = seeds.keras_generator(make=False)
-    return [*counters, *states, *([] if everywhere is None else [everywhere.state])]
 
 
 def _optimizers(model: Any) -> list[Any]:

@@ -42,7 +42,7 @@ class StepFunction:
         self.kind = kind
         self._plain: Any = None  # Keras' own, for calls that other ranks do not take part in
         self._whole_test = small_calls.WholeTest(model)
-        self._counters = end_of_data.Counters(model)
+        self._counters = end_of_data.Counters(model, self.step.graphs)
         self.apart: Any = None  # what makes the steps of groups that train apart
 
     def __call__(self, iterator: Any) -> Any:
@@ -69,7 +69,7 @@ class StepFunction:
 
     def _run_all(self, iterator: Any, steps: int) -> Any:
         """Run so many batches."""
-        logs, counts = None, self.kind == "train" and not keras_lines.is_keras_2(self.model)
+        logs, counts = None, not keras_lines.is_keras_2(self.model)
         for batch in self.feed.batches(iterator, steps):
             if counts:
                 self._counters.before_step()
@@ -83,6 +83,7 @@ class StepFunction:
     def compile_anew(self) -> None:
         """The model has changed: its next step has another graph."""
         self.step, self._plain = self.step.anew(), None
+        self._counters = end_of_data.Counters(self.model, self.step.graphs)
         self._whole_test = small_calls.WholeTest(self.model)
         model_state.of(self.model).small_calls.clear()
 

@@ -193,6 +193,11 @@ class PartitionedStep:
         return self._last[1](data, share)
 
     @property
+    def traced(self) -> Any:
+        """What one rank computes of the last batch; None before the first."""
+        return None if self._last is None else self._last[1].traced
+
+    @property
     def changes(self) -> Values:
         """The variables that what was made last may change."""
         assert self._last is not None

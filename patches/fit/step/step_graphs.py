@@ -32,6 +32,7 @@ class StepGraphs:
     """The functions that compute a model's step.
 
     Attributes:
+        kind: "train" or "test".
         promise: what the pipeline promises of its batches; None where a batch is given by itself.
         sources: by the slices of a batch, which metric gives which log; see `ModelState`.
         functions: by the same, those that TensorFlow has compiled.
@@ -40,7 +41,7 @@ class StepGraphs:
 
     def __init__(self, model: Any, kind: str, model_step: Callable[[], Any]):
         """Args: kind: "train" or "test". model_step: gives the step that the model has for a batch."""
-        self._model, self._kind, self._model_step = model, kind, model_step
+        self._model, self.kind, self._model_step = model, kind, model_step
         self.promise: one_rank_shapes.Promise | None = None
         self.sources: dict[Slices, dict[str, Any]] = {}
         self.functions: dict[Slices, Any] = {}
@@ -66,7 +67,7 @@ class StepGraphs:
             self._first = total
         if partitioned_step.applies(self._model, data):
             return self._partitioned(slices, data, total)
-        if self._kind == "train" and settings.current().shard != "none" and not world.current().is_single:
+        if self.kind == "train" and settings.current().shard != "none" and not world.current().is_single:
             raise MatexError(
                 f"--shard {settings.current().shard} is for steps that are rebuilt for rows, and those of "
                 f"{self._model.name} are not: {partitioned_step.why_not(self._model)}. Change that, or leave out "
@@ -90,10 +91,10 @@ class StepGraphs:
         """The step of one rank, rebuilt for this rank's rows."""
         key = slices, -1
         if key not in self._made:
-            sharing_report.shared(training=self._kind == "train")
-            if self._kind == "train":
+            sharing_report.shared(training=self.kind == "train")
+            if self.kind == "train":
                 self._build(data)
-            name = f"{'the training' if self._kind == 'train' else 'the test'} step of {self._model.name}"
+            name = f"{'the training' if self.kind == 'train' else 'the test'} step of {self._model.name}"
             counting = whole_step.counting(self._model)
             step = partitioned_step.PartitionedStep(
                 self._model_step(),
@@ -110,7 +111,7 @@ class StepGraphs:
                 return step(data, share), None
 
             self._made[key] = run
-            if self._kind == "train" and model_state.of(self._model).begin:
+            if self.kind == "train" and model_state.of(self._model).begin:
                 self._into_parts()
         self.partitioned[slices].make(data, self._built_with(slices, total), self._traced_with, self.promise)
         return self._made[key]
@@ -144,7 +145,7 @@ class StepGraphs:
 
     def _sums(self) -> weights.Sums | None:
         """The gradients that the model's optimizers accumulate, of which each rank may hold a part."""
-        if self._kind != "train" or weights.has_parts(self._model):
+        if self.kind != "train" or weights.has_parts(self._model):
             return None
         return weights.Sums(self._model)
 
@@ -158,7 +159,7 @@ class StepGraphs:
         return self._first if self.promise is None else None
 
     def _make(self, slices: Slices, data: Any, total: int, parts: int) -> Step:
-        sharing_report.shared(training=self._kind == "train")
+        sharing_report.shared(training=self.kind == "train")
         built_with = self._built_with(slices, total)
         make = functools.partial(self._of_parts, parts=parts) if parts else self._of_rows
         if self._model.run_eagerly:
@@ -171,7 +172,7 @@ class StepGraphs:
 
     def _of_rows(self, slices: Slices, built_with: Any) -> Step:
         """The step on this rank's rows."""
-        model, training, model_step = self._model, self._kind == "train", self._model_step()
+        model, training, model_step = self._model, self.kind == "train", self._model_step()
 
         @tf.autograph.experimental.do_not_convert
         def step(data: Any, numbers: Any) -> Any:

@@ -41,6 +41,63 @@ class TwoOptimizers(keras.Model):
         return {"loss": loss}
 
 
+class OwnMean(keras.Model):
+    """A step that counts itself and means one loss for each batch, beside a metric of rows."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.mean = inner, keras.metrics.Mean(name="loss")
+        self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+        self.counter = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    @property
+    def metrics(self):
+        return [self.mean, self.accuracy]
+
+    def call(self, x, training=None):
+        return self.inner(x, training=training)
+
+    def train_step(self, data):
+        x, y = data
+        self.counter.assign_add(1)
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.mean.update_state(loss)
+        self.accuracy.update_state(y, logits)
+        return {"loss": self.mean.result(), "accuracy": self.accuracy.result()}
+
+    def test_step(self, data):
+        x, y = data
+        logits = self(x, training=False)
+        loss = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+        self.mean.update_state(tf.reduce_mean(loss))
+        self.accuracy.update_state(y, logits)
+        return {"loss": self.mean.result(), "accuracy": self.accuracy.result()}
+
+
+def logs(own, promised):
+    """The logs of epochs and of an evaluation, and the count of a step of the script's own.
+
+    Args:
+        own: whether the model's steps are the script's own. promised: whether the pipeline promises the rows of a
+            batch.
+    """
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(3)])
+    model = OwnMean(model) if own else model
+    model.compile(keras.optimizers.SGD(0.1), crossentropy(), metrics=["accuracy"])
+    ready(model)
+    data = _pipeline(5).unbatch().batch(13, drop_remainder=promised)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras says that the data have ended
+        history = model.fit(data, epochs=3, validation_data=data, verbose=0).history
+        evaluated = model.evaluate(data, verbose=0)
+    count = int(np.array(model.counter)) if own else 0
+    return {"history": history, "evaluated": evaluated, "count": count}
+
+
 def counted(form):
     """The counters and the weights after each epoch.
 
