@@ -82,6 +82,18 @@ def do(
     alone: Callable[[], Any] | None = None,
     done_before: tuple[type[Exception], ...] = (),
 ) -> Any:
+    """Do it on one rank of each file system; see `attempt`."""
+    return attempt(call, act, tell, elsewhere, alone, done_before)[0]
+
+
+def attempt(
+    call: Call,
+    act: Callable[[], Any],
+    tell: Callable[[Any], Any] = lambda result: result,
+    elsewhere: Callable[[Any], Any] = lambda sent: sent,
+    alone: Callable[[], Any] | None = None,
+    done_before: tuple[type[Exception], ...] = (),
+) -> tuple[Any, bool]:
     """Do it on one rank of each file system.
 
     Args:
@@ -92,7 +104,7 @@ def do(
         done_before: what `act` raises where a rank that has died had done it.
 
     Returns:
-        What `act` or `elsewhere` returned.
+        What `act`, `elsewhere` or `alone` returned; and whether the ranks have come together.
 
     Raises:
         Exception: whatever `act` raised, on every rank that shares the file system.
@@ -103,7 +115,7 @@ def do(
     failure: Exception | None = None
     first_generation, where = ranks.generation, ranks.location
 
-    def attempt() -> tuple[list[int], list[_Outcome | None]]:
+    def meet() -> tuple[list[int], list[_Outcome | None]]:
         nonlocal mine, result, failure
         _come_together(call)
         doers = systems.doers(ranks, call.folder)
@@ -124,23 +136,23 @@ def do(
 
     try:
         ranks.location = call.what
-        doers, outcomes = ranks.run_atomically(attempt)
+        doers, outcomes = ranks.run_atomically(meet)
     except Apart:
         with active_flag.alone():
-            return (alone or act)()
+            return (alone or act)(), False
     finally:
         ranks.location = where
     if failure is not None:
         raise failure
     if mine is not None:
-        return result
+        return result, True
     outcome = outcomes[0] if len(outcomes) == 1 else outcomes[doers[ranks.rank]]
     if outcome is None:
         raise MatexError(f"nothing is known of {call.what}; this is an error of matex_tf.")
     if outcome.error:
         raise carried_error.unpack(outcome.error)
     with active_flag.alone():
-        return elsewhere(pickle.loads(outcome.value))
+        return elsewhere(pickle.loads(outcome.value)), True
 
 
 def together(call: Call) -> bool:

@@ -35,18 +35,13 @@ def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     where = callers.caller() if opened.writes(path, "w") and not _is_other(path) else ""
     if not where:
         return wrapped(*args, **kwargs)
-    call, shared = opened.call_of("os.open", where, path, flags), True
+    call = opened.call_of("os.open", where, path, flags)
 
     def elsewhere(sent: None) -> int:
         copied = not flags & os.O_TRUNC
         return kinds.copy_without_name(os.fsdecode(path), copied, bool(flags & os.O_APPEND))
 
-    def alone() -> int:
-        nonlocal shared
-        shared = False
-        return wrapped(*args, **kwargs)
-
-    handle = once.do(call, lambda: wrapped(*args, **kwargs), lambda made: None, elsewhere, alone)
+    handle, shared = once.attempt(call, lambda: wrapped(*args, **kwargs), lambda made: None, elsewhere)
     if shared:
         kinds.meet_after("copy", call)
         held = run_state.part(opened.Descriptors)[handle] = opened.Descriptor(call)

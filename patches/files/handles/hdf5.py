@@ -38,12 +38,7 @@ def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
     if not where:
         copying = None if mode == "w" else stores.copy
         return wrapped(stores.place("h5py.File", os.fsdecode(name), mode == "r", copying), mode, driver, *rest, **named)
-    call, shared = opened.call_of("h5py.File", where, name, mode), True
-
-    def alone() -> None:
-        nonlocal shared
-        shared = False
-        wrapped(*args, **kwargs)
+    call = opened.call_of("h5py.File", where, name, mode)
 
     def elsewhere(there: bool) -> None:
         in_memory = {**named, "backing_store": False, "locking": False}
@@ -55,7 +50,7 @@ def _open(wrapped: Any, file: Any, args: Any, kwargs: Any) -> Any:
         file.flush()
         return there
 
-    once.do(call, act, elsewhere=elsewhere, alone=alone)
+    _, shared = once.attempt(call, act, elsewhere=elsewhere)
     if shared:
         kinds.meet_after("copy", call)
         run_state.part(_Calls)[file.id.id] = call

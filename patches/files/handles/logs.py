@@ -70,18 +70,13 @@ def _begin(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     where = callers.caller(_THROUGH) if opened.writes(file, mode) else ""
     if not where:
         return wrapped(*args, **kwargs)
-    call, shared = opened.call_of(type(handler).__name__, where, file, mode), True
+    call = opened.call_of(type(handler).__name__, where, file, mode)
 
     def elsewhere(sent: None) -> None:
         notes.put(handler, _KeepsNothing())
         wrapped(*args, **kwargs)
 
-    def by_itself() -> None:
-        nonlocal shared
-        shared = False
-        wrapped(*args, **kwargs)
-
-    once.do(call, lambda: wrapped(*args, **kwargs), elsewhere=elsewhere, alone=by_itself)
+    _, shared = once.attempt(call, lambda: wrapped(*args, **kwargs), elsewhere=elsewhere)
     if shared:
         heir = _Heir(handler)
         notes.put(handler, _Shared(call, heir))

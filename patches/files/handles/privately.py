@@ -41,12 +41,7 @@ def open_file(
             a line says so.
     """
     path, call = os.fsdecode(file), opened.call_of(name, where, file, mode)
-    shared, size, copied = True, 0, mode.startswith(("a", "r"))
-
-    def alone() -> None:
-        nonlocal shared
-        shared = False
-        opening(file)
+    size, copied = 0, mode.startswith(("a", "r"))
 
     def act() -> int:
         nonlocal size
@@ -71,7 +66,7 @@ def open_file(
             if not lasts:
                 shutil.rmtree(folder)
 
-    once.do(call, act, elsewhere=elsewhere, alone=alone)
+    _, shared = once.attempt(call, act, elsewhere=elsewhere)
     if not shared:
         return None
     if size > largest_copy:
