@@ -47,14 +47,8 @@ def _moments_of_layer(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
     if part is None or part.apart or not over_all_rows(layer) or 0 not in layer._reduction_axes or _has_all_rows():
         return wrapped(*args, **kwargs)
 
-    def moments(inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        kept = None
-        if mask is not None:
-            kept = tf.broadcast_to(tf.expand_dims(tf.cast(mask, tf.bool), -1), tf.shape(inputs))
-        mean, variance = Moments(part, layer._reduction_axes, kept, layer.name)(inputs)
-        return tf.squeeze(mean, layer._reduction_axes), tf.squeeze(variance, layer._reduction_axes)
-
-    return moments(*args, **kwargs)
+    inputs, mask, *_ = wrapping.taken(args, kwargs, inputs=None, mask=None)
+    return moments(part, layer.name, inputs, layer._reduction_axes, mask=mask)
 
 
 def _moments_of_op(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -68,11 +62,29 @@ def _moments_of_op(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         )
         return wrapped(*args, **kwargs)
 
-    def moments(x: tf.Tensor, axes: Any, keepdims: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        mean, variance = Moments(part, axes, None, "moments")(x)
-        return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
+    return moments(part, "moments", *args, **kwargs)
 
-    return moments(*args, **kwargs)
+
+def moments(
+    part: batch_share.StepShare,
+    name: str,
+    x: tf.Tensor,
+    axes: Any,
+    keepdims: bool = False,
+    mask: Any = None,
+    epsilon: float | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of a tensor over the rows of all ranks.
+
+    Args:
+        part, name, axes, epsilon: see `Moments`.
+        x: float32 or float64.
+        keepdims: whether reduced axes stay, of size 1.
+        mask: of all axes of `x` but the last: what counts; None: all.
+    """
+    kept = None if mask is None else tf.broadcast_to(tf.expand_dims(tf.cast(mask, tf.bool), -1), tf.shape(x))
+    mean, variance = Moments(part, axes, kept, name, epsilon)(x)
+    return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
 
 
 def _has_all_rows() -> bool:

@@ -43,16 +43,10 @@ def _mean_and_variance(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
     if part is None:
         return wrapped(*args, **kwargs)
 
-    def of_all(inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
-        kept = None
-        if mask is not None:
-            kept = tf.broadcast_to(tf.expand_dims(tf.cast(mask, tf.bool), -1), tf.shape(inputs))
-        mean, variance = batch_norm.Moments(part, reduction_axes, kept, layer.name, epsilon=0.0)(inputs)
-        if keep_dims:
-            return mean, variance
-        return tf.squeeze(mean, reduction_axes), tf.squeeze(variance, reduction_axes)
-
-    return of_all(*args, **kwargs)
+    inputs, axes, keep_dims, mask, *_ = wrapping.taken(
+        args, kwargs, inputs=None, reduction_axes=(), keep_dims=False, mask=None
+    )
+    return batch_norm.moments(part, layer.name, inputs, axes, keep_dims, mask, epsilon=0.0)
 
 
 def _fused(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
