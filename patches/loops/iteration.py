@@ -173,17 +173,12 @@ class SharedIterator(_iterators.OwnedIterator):
 
     def _take(self, batch: Any) -> Any:
         """In a graph: this rank's rows of a batch."""
-        return counted_rows(batch) if self._is_own else own_rows(batch)
-
-    @property
-    def _is_own(self) -> bool:
-        """Whether the batches are of the rank's own rows."""
-        return self._dataset is not None and shared_loop.is_own(self._dataset)
+        return counted_rows(batch) if self.is_own else own_rows(batch)
 
     @property
     def is_own(self) -> bool:
-        """See `_is_own`. All ranks come here."""
-        return self._is_own
+        """Whether the batches are of the rank's own rows. All ranks come here."""
+        return self._dataset is not None and shared_loop.is_own(self._dataset)
 
     @property
     def _whole_spec(self) -> Any:
@@ -211,7 +206,7 @@ class SharedIterator(_iterators.OwnedIterator):
 
     @property
     def _type_spec(self) -> Any:
-        return OwnIteratorSpec(self.element_spec) if self._is_own else SharedIteratorSpec(self.element_spec)
+        return SharedIteratorSpec(self.element_spec, "own" if self.is_own else "shared")
 
     def __del__(self) -> None:
         if self._walk is not None and not sys.is_finalizing():
@@ -221,7 +216,7 @@ class SharedIterator(_iterators.OwnedIterator):
 class OwnIterator(SharedIterator):
     """An iterator over batches of the rank's own rows, in a graph that it was passed to."""
 
-    _is_own = True
+    is_own = True
 
 
 class DividedIterator(SharedIterator):
@@ -229,10 +224,10 @@ class DividedIterator(SharedIterator):
 
     division: divided.Division | None = None  # in a graph there is none
     _spec_of_batch: Any = None  # there
-    _is_own = False
+    is_own = False
 
     def _take(self, piece: Any) -> Any:
-        return _own_part(piece, _iterators.OwnedIterator._next_internal.__get__(self))
+        return _own_part(piece, functools.partial(_iterators_next, self))
 
     def _next_internal(self) -> Any:
         if self.division is None or threading.current_thread() is threading.main_thread():
@@ -253,7 +248,7 @@ class DividedIterator(SharedIterator):
 
     def _unshared(self, division: divided.Division) -> Any:
         """The next batch, where nobody shares it out: whole."""
-        batch = division.batch(_iterators.OwnedIterator._next_internal.__get__(self))
+        batch = division.batch(functools.partial(_iterators_next, self))
         return batch.whole if batch.share is None else batch.own
 
     def take_for_step(self) -> TakenBatch:
@@ -275,7 +270,7 @@ class DividedIterator(SharedIterator):
     def _type_spec(self) -> Any:
         if self.division is not None:  # a tf.function gets this rank's rows of every batch
             self.division.ask(own=True)
-        return DividedIteratorSpec(self._element_spec, self._whole_spec)
+        return SharedIteratorSpec(self._element_spec, "divided", self._whole_spec)
 
     def _serialize_to_tensors(self) -> Any:
         if self.division is not None and self.division.gives_own:
@@ -299,60 +294,30 @@ class _TakenRows:
 
 
 class SharedIteratorSpec(_iterators.IteratorSpec):
-    """What TensorFlow knows of a `SharedIterator` that is passed to a tf.function."""
+    """What TensorFlow knows of an iterator of ours that is passed to a tf.function."""
 
-    @property
-    def value_type(self) -> Any:
-        return SharedIterator
-
-    def _from_components(self, components: Any) -> Any:
-        return SharedIterator(components=components, element_spec=self._element_spec)
-
-    @staticmethod
-    def from_value(value: Any) -> Any:
-        return SharedIteratorSpec(value.element_spec)
-
-
-class DividedIteratorSpec(SharedIteratorSpec):
-    """What TensorFlow knows of a `DividedIterator` that is passed to a tf.function."""
-
-    def __init__(self, element_spec: Any, whole_spec: Any):
+    def __init__(self, element_spec: Any, kind: str = "shared", whole_spec: Any = None):
         """Args:
-        whole_spec: of a batch of the script's.
+        kind: a key of `_KINDS`.
+        whole_spec: of a batch of the script's, where elements are pieces of one.
         """
         super().__init__(element_spec)
-        self._whole_spec = whole_spec
+        self._kind, self._whole_spec = kind, whole_spec
 
     def _serialize(self) -> Any:
-        return self._element_spec, self._whole_spec
+        return self._element_spec, self._kind, self._whole_spec
 
     @property
     def value_type(self) -> Any:
-        return DividedIterator
+        return _KINDS[self._kind]
 
     def _from_components(self, components: Any) -> Any:
-        iterator = DividedIterator(components=components, element_spec=self._element_spec)
+        iterator = self.value_type(components=components, element_spec=self._element_spec)
         iterator._spec_of_batch = self._whole_spec
         return iterator
 
-    @staticmethod
-    def from_value(value: Any) -> Any:
-        return DividedIteratorSpec(value._element_spec, value._whole_spec)
 
-
-class OwnIteratorSpec(SharedIteratorSpec):
-    """What TensorFlow knows of an `OwnIterator`."""
-
-    @property
-    def value_type(self) -> Any:
-        return OwnIterator
-
-    def _from_components(self, components: Any) -> Any:
-        return OwnIterator(components=components, element_spec=self._element_spec)
-
-    @staticmethod
-    def from_value(value: Any) -> Any:
-        return OwnIteratorSpec(value.element_spec)
+_KINDS = {"shared": SharedIterator, "own": OwnIterator, "divided": DividedIterator}
 
 
 def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
