@@ -211,13 +211,8 @@ def _shapes(batched: Any, behind: list[Any], dataset: Any) -> BatchShapes | None
 
 def _unordered(dataset: Any) -> Why:
     """Why elements may come in another order on each rank; empty where they may not."""
-    pending = [dataset]
-    while pending:
-        one = unwrapped(pending.pop())
-        if getattr(one, "_deterministic", None) == "false":
-            return Reason.UNORDERED()
-        pending += one._inputs()
-    return NOTHING
+    is_open = any(getattr(one, "_deterministic", None) == "false" for one in pipeline_ownership.every(dataset))
+    return Reason.UNORDERED() if is_open else NOTHING
 
 
 def _any_rows(spec: Any) -> Any:

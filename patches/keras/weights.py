@@ -224,8 +224,8 @@ def check_alike(model: Any) -> None:
     ranks = world.current()
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     variables = [one for one in model.trainable_variables if id(one) not in metrics and not in_parts.is_split(one)]
-    sums = np.array([_sums(variable) for variable in variables], np.float64).reshape(len(variables), 2)
-    everyone = np.array(ranks.allgather(sums, "compare weights after the first step"))
+    mine = np.array([sums(variable) for variable in variables], np.float64).reshape(len(variables), 2)
+    everyone = np.array(ranks.allgather(mine, "compare weights after the first step"))
     for position, variable in enumerate(variables):
         alike = [np.allclose(one[position], everyone[0][position], rtol=1e-4, equal_nan=True) for one in everyone]
         if not all(alike):
@@ -238,7 +238,8 @@ def check_alike(model: Any) -> None:
             )
 
 
-def _sums(variable: Any) -> tuple[float, float]:
+def sums(variable: Any) -> tuple[float, float]:
+    """The sum of a variable, and that of its sizes: what tells whether ranks have the same."""
     value = np.asarray(variable.numpy())
     return float(value.sum(dtype=np.float64)), float(np.abs(value).sum(dtype=np.float64))
 

@@ -120,7 +120,7 @@ def check() -> None:
     """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
     if not position.active() or not (alive := notes.having(_Trained)):
         return
-    mine = list(zip(optimizer.paths(alive), (_sums(variable) for variable in alive), strict=True))
+    mine = list(zip(optimizer.paths(alive), (weights.sums(variable) for variable in alive), strict=True))
     everyone = world.current().allgather(mine, "compare the weights of a loop")
     # Variables that nobody uses any more may be gone on one rank and still be there on another: those are older than
     # what is trained now. So compare from the newest on, as far as all ranks have the same.
@@ -135,8 +135,3 @@ def check() -> None:
                     "the ranks did not average; matex_tf.average(gradients) does (docs/loops.md)."
                 )
                 return
-
-
-def _sums(variable: Any) -> tuple[float, float]:
-    value = np.asarray(variable.numpy()).astype(np.float64)
-    return (float(value.sum()), float(np.abs(value).sum())) if value.size else (0.0, 0.0)

@@ -26,8 +26,8 @@ class Print(NamedTuple):
     Attributes:
         columns: dtype and shape.
         checksum: over its content.
-        sums: of floating-point values, of up to 64 rows: the sum of their sizes, and sums of the values with other
-            weights; else empty.
+        sums: of floating-point values, mostly of up to 64 rows: the sum of their sizes, and sums of the values with
+            other weights; else empty.
     """
 
     columns: str
@@ -58,12 +58,13 @@ def rows(leaf: Any) -> np.ndarray:
     return tf.gather(leaf, chosen).numpy() if isinstance(leaf, tf.Tensor) else np.asarray(leaf[chosen])
 
 
-def of(array: np.ndarray, shape: Sequence[int] | None = None) -> Print:
+def of(array: np.ndarray, shape: Sequence[int] | None = None, sampled: bool = True) -> Print:
     """What to tell of an array.
 
     Args:
         array: of any dtype. Of strings that are paths the last parts count: directories may be a rank's own.
         shape: that of the whole, where `array` is a sample.
+        sampled: whether sums are those of up to 64 rows, and not of all.
     """
     columns = f"{array.dtype} {tuple(array.shape if shape is None else shape)}"
     if array.dtype.hasobject:
@@ -72,7 +73,7 @@ def of(array: np.ndarray, shape: Sequence[int] | None = None) -> Print:
     checksum = mismatch.checksum(array)
     if array.dtype.kind != "f" or not array.size:
         return Print(columns, checksum)
-    flat = rows(array).reshape(-1).astype(np.float64)
+    flat = (rows(array) if sampled else array).reshape(-1).astype(np.float64)
     places = np.arange(flat.size)
     with np.errstate(all="ignore"):
         sums = np.abs(flat).sum(), flat.sum(), flat @ np.cos(places), flat @ np.sin(places * 1.7)

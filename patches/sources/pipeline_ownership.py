@@ -12,7 +12,7 @@ Relies on (TensorFlow 2.16 to 2.21, private, done without where they are gone): 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -97,6 +97,15 @@ def inputs_of(dataset: Any) -> list[Any]:
     return [unwrapped(one) for one in dataset._inputs()] if hasattr(dataset, "_inputs") else []
 
 
+def every(dataset: Any) -> Iterator[Any]:
+    """A dataset and all that it is made from."""
+    pending = [unwrapped(dataset)]
+    while pending:
+        one = pending.pop()
+        yield one
+        pending += inputs_of(one)
+
+
 def unordered(dataset: Any) -> bool:
     """Whether a pipeline is said to have no fixed order; of one that is made inside of a tf.function, what it reads."""
     if tf.is_symbolic_tensor(dataset._variant_tensor):
@@ -109,9 +118,7 @@ def _walk(dataset: Any) -> _Found:
     found = _Found([], [], [], False, False, False)
     opens = python = False
     order_open = unordered(dataset)
-    pending = [unwrapped(dataset)]
-    while pending:
-        one = pending.pop()
+    for one in every(dataset):
         found.kinds.append(type(one).__name__)
         opens = opens or not hasattr(one, "_inputs") or any(part in type(one).__name__ for part in _OPEN)
         order_open = order_open or getattr(one, "_deterministic", None) == "false"
@@ -125,7 +132,6 @@ def _walk(dataset: Any) -> _Found:
             elif "variant" not in name and not name.startswith("_input"):
                 orders = any(part in name for part in _ORDERS)
                 (found.orders if orders else found.prints).extend(_prints(_leaves(value)))
-        pending += inputs_of(one)
     return found._replace(opens=opens, python=python, unordered=order_open)
 
 

@@ -19,6 +19,7 @@ from matex_tf.core.row_partition import OwnRows, span
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
+from matex_tf.patches.sources import pipeline_ownership
 from matex_tf.state import notes
 
 #: Methods in front of which a pipeline is shared out; those that open files, only where there are enough of them.
@@ -50,14 +51,8 @@ def is_script_at_work() -> bool:
 def found(dataset: Any, kind: type[Any] = OwnRows) -> Any:
     """The note of a class, `kind`, on a pipeline, `dataset`: its own or that of what it was made from; None where there
     is none."""
-    pending = [dataset]
-    while pending:
-        one = pending.pop()
-        mark = notes.found(one, kind)
-        if mark is not None:
-            return mark
-        pending += one._inputs() if hasattr(one, "_inputs") else []
-    return None
+    marks = (notes.found(one, kind) for one in pipeline_ownership.every(dataset))
+    return next((mark for mark in marks if mark is not None), None)
 
 
 def check_batched(dataset: Any) -> None:

@@ -15,9 +15,7 @@ from matex_tf.patches.common import keras_lines, seeds
 from matex_tf.patches.keras import weights
 from matex_tf.patches.shards import pending
 from matex_tf.patches.shards import variable as in_parts
-
-#: Relative differences of sums up to this are rounding, of other machines, say; rank 0's values are taken.
-_ROUNDING = 1e-5
+from matex_tf.patches.sources import array_fingerprint
 
 
 def check(model: Any) -> None:
@@ -48,9 +46,11 @@ def check(model: Any) -> None:
     apart = [held[place] for place in np.flatnonzero((marks != marks[:1]).any(axis=0))]
     if not apart:
         return
-    everyone = ranks.allgather([_sums(np.asarray(read())) for _, read in apart], what)
+    everyone = ranks.allgather([array_fingerprint.of(np.asarray(read()), sampled=False) for _, read in apart], what)
     for place, (name, _) in enumerate(apart):
-        others = [rank for rank, sums in enumerate(everyone) if not _close(everyone[0][place], sums[place])]
+        # What differs by rounding, on another machine, say, is rank 0's from here on.
+        first = everyone[0][place]
+        others = [rank for rank, own in enumerate(everyone) if not array_fingerprint.alike(first, own[place])]
         if others:
             raise RanksDisagree(
                 f"{name} of {model.name} on {name_ranks(others)} differs from rank 0 before the first step: it "
@@ -63,26 +63,6 @@ def check(model: Any) -> None:
 def _value(variable: Any) -> np.ndarray:
     content = pending.content(variable)
     return np.asarray(variable.numpy()) if content is None else content
-
-
-def _sums(value: np.ndarray) -> tuple[float, ...] | int:
-    """What tells whether values differ by more than rounding; of what is no floating-point number a checksum."""
-    if value.dtype.kind != "f":
-        return checksum(value)
-    flat = value.reshape(-1).astype(np.float64)
-    places = np.arange(flat.size)
-    return (
-        float(np.abs(flat).sum()),
-        float(flat.sum()),
-        float(flat @ np.cos(places)),
-        float(flat @ np.sin(1.7 * places)),
-    )
-
-
-def _close(one: tuple[float, ...] | int, other: tuple[float, ...] | int) -> bool:
-    if isinstance(one, int) or isinstance(other, int) or one == other:
-        return one == other
-    return bool(np.abs(np.subtract(one, other)).max() <= _ROUNDING * max(one[0], other[0]))
 
 
 def _learnt(layer: Any) -> list[tuple[str, np.ndarray]]:
