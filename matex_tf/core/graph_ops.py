@@ -1,4 +1,4 @@
-"""The ops of a graph of TensorFlow, with those of the functions that it calls."""
+"""The ops of a graph of TensorFlow, with those of the functions that it calls; and the graphs around one."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def ops_of(graph: Any) -> list[Any]:
     """
     definition = graph.as_graph_def()
     return [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+
+
+def within(graph: Any) -> list[Any]:
+    """A graph and those that it is traced within, the innermost first; nothing of None."""
+    found = []
+    while graph is not None:
+        found.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
-from matex_tf.core import world
+from matex_tf.core import graph_ops, world
 from matex_tf.patches.common import batch_share, wrapping
 from matex_tf.state import notes
 
@@ -162,10 +162,8 @@ def enter_in_graph(rows: tf.Tensor, total: tf.Tensor, taken: tf.Tensor, first: t
     Args:
         rows, total, taken, first: int32 scalars, see `batch_share.StepShare`.
     """
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    for graph in graph_ops.within(tf.compat.v1.get_default_graph()):
         notes.of(graph, _Sharing)
-        graph = getattr(graph, "outer_graph", None)
     _here().variable.assign(tf.stack([tf.constant(SPLIT), rows, total, taken, first]))
 
 
@@ -183,10 +181,7 @@ def in_shared_loop() -> bool:
     """Whether what runs or is traced now is at a batch of a loop that is shared out, or will be."""
     if read()[0] != OUTSIDE or not settings.current().shares_loops:
         return True
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not None and not notes.has(graph, _Sharing):
-        graph = getattr(graph, "outer_graph", None)
-    return graph is not None
+    return any(notes.has(graph, _Sharing) for graph in graph_ops.within(tf.compat.v1.get_default_graph()))
 
 
 def touch() -> None:

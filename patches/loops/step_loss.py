@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
+from matex_tf.core import graph_ops
 from matex_tf.exchange import tf_op
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.keras import optimizer, sum_loss
@@ -145,7 +146,7 @@ def _trace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
             outputs = python_func(*args, **kwargs)
             graph = tf.compat.v1.get_default_graph()
-            return tf.nest.map_structure(_whole, outputs) if any(map(_is_known, _around(graph))) else outputs
+            return tf.nest.map_structure(_whole, outputs) if any(map(_is_known, graph_ops.within(graph))) else outputs
 
         return wrapped(name, function, *args, **kwargs)
 
@@ -154,15 +155,6 @@ def _trace(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_known(graph: Any) -> bool:
     return bool(notes.of(graph, _Known))
-
-
-def _around(graph: Any) -> list[Any]:
-    """A graph and those that it is traced within."""
-    graphs = []
-    while graph is not None:
-        graphs.append(graph)
-        graph = getattr(graph, "outer_graph", None)
-    return graphs
 
 
 def _whole(tensor: Any) -> Any:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.framework import random_seed as _random_seed
 from tensorflow.python.ops import resource_variable_ops as _variables
 
+from matex_tf.core import graph_ops
 from matex_tf.exchange import virtual_ranks
 from matex_tf.patches.common import batch_share, seeds
 from matex_tf.patches.partition.philox import PER_NUMBER
@@ -85,7 +86,7 @@ def move_on(part: batch_share.StepShare, seed: tuple[int, int], size: Any) -> An
         state.assign_add(size * PER_NUMBER)
         return begun
     of_function = notes.of(_function(), _Tables)
-    op = _depth(graph), number, seed
+    op = len(graph_ops.within(graph)), number, seed  # bodies of loops have graphs of their own
     if op not in of_function:
         with tf.init_scope(), tf.device("CPU:0"):
             of_function[op] = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=0)
@@ -151,11 +152,3 @@ def _retraced(part: batch_share.StepShare, graph: Any) -> bool:
         return True
     given = [one.shape for one in graph.inputs if one.dtype not in (tf.resource, tf.variant)]
     return all(shape.is_fully_defined() for shape in given)
-
-
-def _depth(graph: Any) -> int:
-    """How many graphs there are around a graph: bodies of loops have one of their own."""
-    depth = 0
-    while (graph := getattr(graph, "outer_graph", None)) is not None:
-        depth += 1
-    return depth

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from matex_tf.core import graph_ops
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.state import notes
 
@@ -61,6 +62,4 @@ def of(graph: Any) -> GraphState:
 
 def of_session(graph: Any) -> GraphState:
     """Of the graph that a session runs: the outermost, where this one is a branch, or the body of a loop."""
-    while (outer := getattr(graph, "outer_graph", None)) is not None:
-        graph = outer
-    return of(graph)
+    return of(graph_ops.within(graph)[-1])

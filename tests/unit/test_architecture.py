@@ -47,7 +47,7 @@ ROOMS: dict[str, str] = {
         "features verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns"
     ),
     "patches.common": "core patches",
-    "patches.random": "exchange patches.common patches.across_rows patches.partition",
+    "patches.random": "core exchange patches.common patches.across_rows patches.partition",
     "patches.across_rows": "core exchange patches.common",
     "patches.checking": "core exchange strategies patches.common patches.across_rows",
     "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards patches.steps",
@@ -70,7 +70,7 @@ ROOMS: dict[str, str] = {
     "patches.partition.rules": "patches.partition patches.partition.shapes",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.keras patches.recovery patches.random patches.steps patches.partition patches.shards patches.steps"
+        " patches.keras patches.recovery patches.random patches.steps patches.partition patches.shards patches.sources"
     ),
     "patches.fit.epochs": (
         "core patches.common patches.data patches.division patches.fit.step patches.recovery patches.sources"

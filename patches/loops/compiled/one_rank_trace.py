@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.core import world
+from matex_tf.core import graph_ops, world
 from matex_tf.patches.common import under_way, wrapping
 
 #: Graphs inside of which a batch is not taken once a step.
@@ -95,8 +95,5 @@ def takes_batch() -> None:
     Raises:
         NotOnce: that is in a loop or branch.
     """
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not None:
-        if type(graph).__name__ in _MANY_TIMES:
-            walks()
-        graph = getattr(graph, "outer_graph", None)
+    if any(type(graph).__name__ in _MANY_TIMES for graph in graph_ops.within(tf.compat.v1.get_default_graph())):
+        walks()
