@@ -13,6 +13,7 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import tf_op
+from matex_tf.patches.across_rows import models, whole_batch
 from matex_tf.patches.common import batch_share, model_state, row_slicing, sharing_report, under_way, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import own_rows
@@ -123,7 +124,7 @@ class PredictFunction:
             outputs = step(data, share)
         if (call := model_state.of(self.model).call) is not None:
             call.computing += time.perf_counter() - begun
-            call.alike = lambda: small_calls.only_computes(made.traced.graph)
+            call.alike = lambda: models.has_no_effects(made.traced.graph)
         return outputs
 
     @property
@@ -157,7 +158,7 @@ class PredictFunction:
             outputs = self._compiled[slices](data, row_slicing.as_tensor(share))
         if (call := model_state.of(self.model).call) is not None:
             call.computing += time.perf_counter() - begun
-            call.alike = lambda: slices in self._graphs and small_calls.only_computes(self._graphs[slices])
+            call.alike = lambda: slices in self._graphs and models.has_no_effects(self._graphs[slices])
         return outputs
 
     def _of_parts(self, compiled: Any, data: Any, share: RowRange) -> Any:
@@ -215,9 +216,7 @@ def _gather(outputs: Any, share: RowRange) -> Any:
 
     def join(output: Any) -> Any:
         if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):
-            mine = output if share.rows else None
-            parts = [part for part in ranks.allgather(_pack(mine), _WHAT) if part is not None]
-            return _concat(*map(_unpack, parts))
+            return whole_batch.joined(output, [True], share.taken())
         value = output.numpy()
         taken = share.high - share.low
         if value.ndim == 0 or value.shape[0] != taken:
@@ -229,17 +228,3 @@ def _gather(outputs: Any, share: RowRange) -> Any:
         return tf.constant(ranks.allgather_rows(value[: share.rows], _WHAT))
 
     return tf.nest.map_structure(join, outputs, expand_composites=False)
-
-
-def _pack(value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, tf.SparseTensor):
-        return "sparse", value.indices.numpy(), value.values.numpy(), value.dense_shape.numpy()
-    return "ragged", value.to_list(), value.dtype.name
-
-
-def _unpack(packed: Any) -> Any:
-    if packed[0] == "sparse":
-        return tf.SparseTensor(packed[1], packed[2], packed[3])
-    return tf.ragged.constant(packed[1], dtype=packed[2])

@@ -156,11 +156,6 @@ def _weights_are_alike(model: Any) -> bool:
     return strategies.current().replicas_identical and not model_state.of(model).unmerged and not model.run_eagerly
 
 
-def only_computes(graph: Any) -> bool:
-    """Whether a graph for predictions gives the same on every rank, and changes nothing."""
-    return models.has_no_effects(graph)
-
-
 def only_counts(model: Any, graph: Any) -> bool:
     """Whether the `graph` of a `test_step` of a `model` gives the same on every rank, and changes metrics alone, which
     add up."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.across_rows import keras_losses, models
+from matex_tf.patches.across_rows import keras_losses, models, whole_batch
 from matex_tf.patches.checking import effects, one_rank
 from matex_tf.patches.common import row_slicing, xla
 from matex_tf.patches.common.row_slicing import RowRange
@@ -69,7 +69,7 @@ def begin(model: Any, step: Any, data: Any, slices: Sequence[bool], share: RowRa
     everyone = ranks.allgather((reason, row_slicing.rows_of(data) == share.total), one_rank.WHAT)
     reason = next((one for one, _ in everyone if one), "")
     if not reason and not all(has_whole for _, has_whole in everyone):
-        data, reason = _gathered(data, slices, share)
+        data = whole_batch.joined(data, slices, share)
     if reason:
         one_rank.say_why_not(name, reason)
         return None
@@ -111,20 +111,6 @@ def _obstacle(model: Any, step: Any, data: Any, slices: Sequence[bool], share: R
         )
         return one_rank.affordable(model.trainable_variables, bytes_of_row * share.total, share.total)
     return ""
-
-
-def _gathered(data: Any, slices: Sequence[bool], share: RowRange) -> tuple[Any, str]:
-    """The rows of the whole batch, of which each rank has its own; or why they cannot be put together."""
-    ranks, leaves = world.current(), tf.nest.flatten(data)
-    if not all(isinstance(leaf, tf.Tensor) for leaf, has_rows in zip(leaves, slices, strict=True) if has_rows):
-        return data, "each rank has rows of its own, and they are sparse or ragged"
-    whole = [
-        tf.constant(ranks.allgather_rows(leaf[share.low : share.low + share.rows].numpy(), one_rank.WHAT), leaf.dtype)
-        if has_rows
-        else leaf
-        for leaf, has_rows in zip(leaves, slices, strict=True)
-    ]
-    return tf.nest.pack_sequence_as(data, whole), ""
 
 
 def _accumulated(model: Any) -> list[one_rank.Part]:
