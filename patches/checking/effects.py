@@ -7,9 +7,8 @@ gives a variable's own memory, and updates of variables leave memory alone that 
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,16 +88,6 @@ def kept(function: Any) -> Callable[[], None]:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     return put_back
-
-
-@contextlib.contextmanager
-def put_back(function: Any) -> Iterator[None]:
-    """Give every variable of a traced step its value back at the end of a `with` block, to the bit."""
-    give_back = kept(function)
-    try:
-        yield
-    finally:
-        give_back()
 
 
 def nudge(function: Any, by: float, random: np.random.Generator) -> None:

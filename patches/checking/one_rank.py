@@ -78,11 +78,14 @@ class Check:
 
         def again() -> list[list[list[Part]]]:
             random, found = np.random.default_rng(0), []
-            with effects.put_back(function):
+            back = effects.kept(function)
+            try:
                 for _ in range(_RUNS):
                     to_begin()
                     effects.nudge(function, precision.current().nudge, random)
                     found.append(parts())
+            finally:
+                back()
             return found
 
         try:

@@ -83,9 +83,7 @@ def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
         return _in_batches(indices, arrays, size).map(lambda batch: (batch,))
 
     epochs = asked.arguments["epochs"] - asked.arguments["initial_epoch"]
-    pipeline = array_sharding.pipeline(
-        arrays, batches_of_rows, asked.purpose, asked.arguments, elements, epochs=epochs
-    )
+    pipeline = array_sharding.pipeline(arrays, batches_of_rows, asked.purpose, asked.arguments, elements, epochs=epochs)
     adapter._size, adapter._batch_size = arrays._size, arrays._batch_size
     adapter._partial_batch_size = arrays._partial_batch_size
     notes.keep(adapter, arrays)

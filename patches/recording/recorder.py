@@ -78,15 +78,11 @@ def install(module: ModuleType) -> None:
 
 def watch_callbacks(module: ModuleType) -> None:
     """Record what the `CallbackList` of a module hears."""
-    _before(
-        module,
-        "CallbackList.on_train_batch_begin",
-        lambda callbacks: _of_run().before_step(callbacks.model),
-    )
+    around(module, "CallbackList.on_train_batch_begin", _before_batch)
     for method, after in (
         ("on_train_batch_end", _after_batch),
-        ("on_epoch_end", _after_epoch),
-        ("on_test_end", _after_test),
+        ("on_epoch_end", lambda callbacks, logs: _of_run().add(record.EPOCH, _logs(logs))),
+        ("on_test_end", lambda callbacks, logs: _of_run().add(record.TEST, _logs(logs))),
     ):
         _after(module, f"CallbackList.{method}", after)
 
@@ -99,12 +95,9 @@ def watch_model(module: ModuleType, owner: str) -> None:
     around(module, f"{owner}.train_on_batch", _train_on_batch)
 
 
-def _before(module: ModuleType, path: str, before: Any) -> None:
-    def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
-        before(callbacks)
-        return wrapped(*args, **kwargs)
-
-    around(module, path, wrapper)
+def _before_batch(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
+    _of_run().before_step(callbacks.model)
+    return wrapped(*args, **kwargs)
 
 
 def _after(module: ModuleType, path: str, after: Any) -> None:
@@ -148,14 +141,6 @@ def _after_batch(callbacks: Any, logs: Any) -> None:
     _of_run().add(record.BATCH, _logs(logs))
     _add_model(callbacks.model)
     _of_run().end_if_enough()
-
-
-def _after_epoch(callbacks: Any, logs: Any) -> None:
-    _of_run().add(record.EPOCH, _logs(logs))
-
-
-def _after_test(callbacks: Any, logs: Any) -> None:
-    _of_run().add(record.TEST, _logs(logs))
 
 
 def _logs(logs: Any) -> dict[str, np.ndarray]:

@@ -73,6 +73,8 @@ class PartitionedStep:
 
     Attributes:
         how: how the last batch was shared out, in words.
+        slices, counting, slots, sums, by_xla: see `__init__`.
+        ranks: what its exchanges are made by.
     """
 
     def __init__(
@@ -95,12 +97,12 @@ class PartitionedStep:
         joins: the purpose for which rows are joined.
         by_xla: whether XLA compiles the step: whole on one rank, and what lies between exchanges here.
         """
-        self._by_xla = by_xla and settings.current().shard != "weights"
-        if by_xla and not self._by_xla:
+        self.by_xla = by_xla and settings.current().shard != "weights"
+        if by_xla and not self.by_xla:
             log_once.log("jit_compile is off: with --shard weights they are gathered between the ops of a step.")
-        self._slots, self._sums = slots, sums
-        self._model_step, self._name, self._slices = model_step, name, slices
-        self._counting, self._ranks = counting, Ranks(joins)
+        self.slots, self.sums, self.slices = slots, sums, slices
+        self._model_step, self._name = model_step, name
+        self.counting, self.ranks = counting, Ranks(joins)
         #: By the number of rows, or 0 for any: what was traced, and the counters of its draws.
         self._traced: dict[int, _Traces[tuple[Any, Shared]]] = {}
         self._promised = _Traces[Shared]()  # counters, by what iterators promise
@@ -112,7 +114,7 @@ class PartitionedStep:
 
     @functools.cached_property
     def _has_parts(self) -> bool:
-        return self._slots() is not None
+        return self.slots() is not None
 
     def make(
         self,
@@ -130,38 +132,33 @@ class PartitionedStep:
             promise: what an iterator promises of its batches: one rank traces the step once for all of them; None if it
                 traces each shape of a batch.
         """
-        columns: Any = row_slicing.signature(data, self._slices)
+        columns: Any = row_slicing.signature(data, self.slices)
         if not has_tensors_alone(data):
-            columns = [str(spec_of(data, self._slices, self._has_parts))]
+            columns = [str(spec_of(data, self.slices, self._has_parts))]
         if self._needs_number:
             columns = *columns, self._number(built_with)
         if self._last is not None and self._last[0] == columns and self._last[1].is_current():
             return self._last[1]
         made = self._rebuilt.get(str(columns))
         if made is None:
-            spec = spec_of(data, self._slices, self._has_parts)
+            spec = spec_of(data, self.slices, self._has_parts)
             why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
             number, traced, states = self._trace(spec, built_with, first)
             if promise is not None:
                 states = self._promised.of(promise.spec, lambda _: {})
-            made = self._rebuild(traced, spec, why, number, states)
+            made = _Rebuilt(self, traced, spec, why, number, states)
             made.tell(self._name, self._told)
         while not made.is_current():  # ranks have died since its variables were put in parts
             made.renew()
             self._rebuilt, self._last = {}, None  # others hold the former parts
-            made = self._rebuild(*made.made_of)
+            made = _Rebuilt(self, *made.made_of)
         self._rebuilt[str(columns)] = made
         self._last, self.how = (columns, made), made.how
         return made
 
-    def _rebuild(self, traced: Any, spec: Any, given_up: str, number: int, states: Shared) -> _Rebuilt:
-        slots, sums = self._slots(), self._sums()
-        given = self._slices, self._ranks, self._counting, slots, sums, self._by_xla
-        return _Rebuilt(traced, spec, given_up, number, states, *given)
-
     def _number(self, built_with: one_rank_shapes.Rows) -> int:
         """The rows that one rank would trace for; 0: any number."""
-        numbers = {rows for rows, has in zip(built_with, self._slices, strict=True) if has}
+        numbers = {rows for rows, has in zip(built_with, self.slices, strict=True) if has}
         return numbers.pop() or 0 if len(numbers) == 1 else 0
 
     def _trace(self, spec: Any, built_with: one_rank_shapes.Rows, first: int | None) -> tuple[int, Any, Shared]:
@@ -175,9 +172,9 @@ class PartitionedStep:
                 return self._model_step(given)
 
         def traced(spec: Any) -> tuple[Any, Shared]:
-            given = whole_batch.with_rows(spec, self._slices, number) if number else spec
+            given = whole_batch.with_rows(spec, self.slices, number) if number else spec
             with world.alone():  # the script's Python sees one rank
-                return Leaves(spec, self._slices).traced(step, given, self._by_xla), {}
+                return Leaves(spec, self.slices).traced(step, given, self.by_xla), {}
 
         try:
             return number, *self._traced.setdefault(number, _Traces()).of(spec, traced)
@@ -213,33 +210,21 @@ class _Rebuilt:
         why_whole: what keeps it from being shared out, in words; empty for nothing.
     """
 
-    def __init__(
-        self,
-        traced: Any,
-        spec: Any,
-        given_up: str,
-        number: int,
-        states: Shared,
-        slices: Sequence[bool],
-        ranks: Ranks,
-        counting: Callable[[], Any] | None,
-        slots: Slots | None,
-        sums: Sums | None,
-        by_xla: bool,
-    ):
+    def __init__(self, step: PartitionedStep, traced: Any, spec: Any, given_up: str, number: int, states: Shared):
         """Args:
+        step: that it is of.
         traced: what one rank computes.
         given_up: why it is not to be shared out, in words; empty for nothing.
         number: the rows that it was traced for; 0: any.
         states: the counters of its draws.
-        slots, sums: see `PartitionedStep`.
         """
+        slots, sums = step.slots(), step.sums()
         self.made_of = traced, spec, given_up, number, states
-        self.traced, self._slices, self.why_whole, self._slots = traced, slices, given_up, slots
+        self.traced, self._slices, self.why_whole, self._slots = traced, step.slices, given_up, slots
         self._sums = sums if sums is not None and sums.handles else None
         self._partitioned: Partitioned | None = None  # stays so for a step that is computed whole
-        self._leaves = leaves = Leaves(spec, slices)
-        self._whole = functools.cache(lambda: Partitioned.whole(traced, len(leaves.rows), ranks, states))
+        self._leaves = leaves = Leaves(spec, step.slices)
+        self._whole = functools.cache(lambda: Partitioned.whole(traced, len(leaves.rows), step.ranks, states))
         if not leaves.are_tensors and slots is None:
             self.why_whole = "its batches are ragged or sparse"
         if self.why_whole:
@@ -251,14 +236,14 @@ class _Rebuilt:
             made = Partitioned(
                 traced,
                 leaves.rows,
-                ranks,
+                step.ranks,
                 leaves.columns,
-                counting,
+                step.counting,
                 weights,
                 fixed=number,
                 slots=slots,
                 sums=handles,
-                xla=xla.compiled if by_xla else None,
+                xla=xla.compiled if step.by_xla else None,
                 states=states,
             )
             made.graph()
