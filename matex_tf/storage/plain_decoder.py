@@ -55,53 +55,28 @@ def loads(data: bytes, named: Callable[[str, Any], Any] = _no_name) -> Any:
 
 
 class _Reader:
-    """Makes a value of JSON, and of the arrays that follow it in a file."""
+    """Makes a value of JSON, and of the arrays that follow it in a file.
+
+    Attributes:
+        named: see `load`.
+        made: what can change, in the order in which it was written.
+    """
 
     def __init__(self, file: BinaryIO, named: Callable[[str, Any], Any]):
-        self._file, self._named = file, named
-        self._made: list[Any] = []
+        self._file, self.named = file, named
+        self.made: list[Any] = []
 
     def get(self, said: Any) -> Any:
         if said is None or type(said) in (bool, int, float, str):
             return said
         if type(said) is list:
-            made: list[Any] = []
-            self._made.append(made)
-            made.extend(map(self.get, said))
-            return made
+            return self.filled([], lambda made: made.extend(map(self.get, said)))
         ((kind, inner),) = said.items()
         if kind not in _KINDS:
             raise ValueError(f"{kind!r:.80} is not a kind of value")
-        return getattr(self, f"_{kind}")(inner)
+        return _KINDS[kind](self, inner)
 
-    def _int(self, inner: str) -> int:
-        return int(inner, 16)
-
-    def _float(self, inner: str) -> float:
-        return float(inner)
-
-    def _complex(self, inner: list[str]) -> complex:
-        return complex(*map(float, inner))
-
-    def _bytes(self, inner: str | None) -> bytes:
-        return self._array("").tobytes() if inner is None else base64.b64decode(inner)
-
-    def _name(self, inner: list[Any]) -> Any:
-        return self._named(inner[0], self.get(inner[1]))
-
-    def _scalar(self, inner: str) -> Any:
-        return self._array(inner)[()]
-
-    def _tuple(self, inner: list[Any]) -> Any:
-        return tuple(map(self.get, inner))
-
-    def _frozenset(self, inner: list[Any]) -> Any:
-        return frozenset(map(self.get, inner))
-
-    def _again(self, inner: int) -> Any:
-        return self._made[inner]
-
-    def _array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> np.ndarray:
         """The next array of the file, of a type that .npy knows, or of the one that has this name."""
         array = np.lib.format.read_array(self._file, allow_pickle=False)
         if not name:
@@ -113,69 +88,60 @@ class _Reader:
             raise ValueError(f"{name!r:.80} is not a type of an array")
         return array.view(kind)
 
-    def _changing(self, empty: Any) -> Any:
-        self._made.append(empty)
+    def bytes(self, inner: str | None) -> bytes:
+        return self.array("").tobytes() if inner is None else base64.b64decode(inner)
+
+    def filled(self, empty: Any, fill: Callable[[Any], object] = lambda made: None) -> Any:
+        """What can stand in several places, also in itself: it is known before it is filled."""
+        self.made.append(empty)
+        fill(empty)
         return empty
 
-    def _ndarray(self, inner: str) -> Any:
-        return self._changing(self._array(inner))
-
-    def _bytearray(self, inner: Any) -> Any:
-        return self._changing(bytearray(self._bytes(inner)))
-
-    def _set(self, inner: list[Any]) -> Any:
-        made = self._changing(set())
-        made.update(map(self.get, inner))
-        return made
-
-    def _deque(self, inner: Any) -> Any:
-        made = self._changing(collections.deque(maxlen=inner[0]))
-        made.extend(map(self.get, inner[1]))
-        return made
-
-    def _dict(self, inner: list[Any]) -> Any:
-        return self._fill(self._changing({}), inner)
-
-    def _OrderedDict(self, inner: list[Any]) -> Any:
-        return self._fill(self._changing(collections.OrderedDict()), inner)
-
-    def _Counter(self, inner: list[Any]) -> Any:
-        return self._fill(self._changing(collections.Counter()), inner)
-
-    def _defaultdict(self, inner: Any) -> Any:
-        factory = None if inner[0] is None else FACTORIES[inner[0]]
-        return self._fill(self._changing(collections.defaultdict(factory)), inner[1])
-
-    def _fill(self, made: Any, inner: list[Any]) -> Any:
+    def pairs(self, empty: Any, inner: list[Any]) -> Any:
+        self.made.append(empty)
         for key, item in inner:
             place = self.get(key)
-            made[place] = self.get(item)
-        return made
+            empty[place] = self.get(item)
+        return empty
 
-    def _Random(self, inner: Any) -> Any:
-        made = self._changing(random.Random())
-        made.setstate(self.get(inner))
-        return made
-
-    def _RandomState(self, inner: Any) -> Any:
-        made = self._changing(np.random.RandomState())
-        made.set_state(self.get(inner))
-        return made
-
-    def _Generator(self, inner: Any) -> Any:
-        place = len(self._made)
-        self._made.append(None)
+    def generator(self, inner: Any) -> Any:
+        place = len(self.made)
+        self.made.append(None)
         seeds, state = self.get(inner[0]), self.get(inner[1])
         if state["bit_generator"] not in GENERATORS:
             raise ValueError("there is no such generator")
         made_of = getattr(np.random, state["bit_generator"])(np.random.SeedSequence(**seeds))
         made_of.state = state
-        self._made[place] = np.random.Generator(made_of)
-        return self._made[place]
+        self.made[place] = np.random.Generator(made_of)
+        return self.made[place]
 
 
-#: What a value of JSON can stand for, by the methods above.
-_KINDS = {
-    *("int", "float", "complex", "bytes", "name", "scalar", "tuple", "frozenset", "again", "set", "dict", "bytearray"),
-    *("deque", "OrderedDict", "Counter", "defaultdict", "ndarray", "Random", "RandomState", "Generator"),
+#: What a value of JSON can stand for.
+_KINDS: dict[str, Callable[[_Reader, Any], Any]] = {
+    "int": lambda reader, inner: int(inner, 16),
+    "float": lambda reader, inner: float(inner),
+    "complex": lambda reader, inner: complex(*map(float, inner)),
+    "bytes": _Reader.bytes,
+    "name": lambda reader, inner: reader.named(inner[0], reader.get(inner[1])),
+    "scalar": lambda reader, inner: reader.array(inner)[()],
+    "tuple": lambda reader, inner: tuple(map(reader.get, inner)),
+    "frozenset": lambda reader, inner: frozenset(map(reader.get, inner)),
+    "again": lambda reader, inner: reader.made[inner],
+    "ndarray": lambda reader, inner: reader.filled(reader.array(inner)),
+    "bytearray": lambda reader, inner: reader.filled(bytearray(reader.bytes(inner))),
+    "set": lambda reader, inner: reader.filled(set(), lambda made: made.update(map(reader.get, inner))),
+    "deque": lambda reader, inner: reader.filled(
+        collections.deque(maxlen=inner[0]), lambda made: made.extend(map(reader.get, inner[1]))
+    ),
+    "dict": lambda reader, inner: reader.pairs({}, inner),
+    "OrderedDict": lambda reader, inner: reader.pairs(collections.OrderedDict(), inner),
+    "Counter": lambda reader, inner: reader.pairs(collections.Counter(), inner),
+    "defaultdict": lambda reader, inner: reader.pairs(
+        collections.defaultdict(None if inner[0] is None else FACTORIES[inner[0]]), inner[1]
+    ),
+    "Random": lambda reader, inner: reader.filled(random.Random(), lambda made: made.setstate(reader.get(inner))),
+    "RandomState": lambda reader, inner: reader.filled(
+        np.random.RandomState(), lambda made: made.set_state(reader.get(inner))
+    ),
+    "Generator": _Reader.generator,
 }

@@ -126,10 +126,8 @@ class _Writer:
             return {"again": self._numbers[id(value)]}
         self._numbers[id(value)] = len(self._kept)
         self._kept.append(value)
-        if kind is list:
-            return self._items(value, where, depth)
-        kind = np.ndarray if kind is np.memmap else kind
-        return {kind.__name__: getattr(self, f"_of_{kind.__name__}")(value, where, depth)}
+        written = _CHANGING[kind](self, value, where, depth)
+        return written if kind is list else {"ndarray" if kind is np.memmap else kind.__name__: written}
 
     def _put_other(self, value: Any, where: str, depth: int) -> Any:
         try:
@@ -157,12 +155,6 @@ class _Writer:
         self.arrays.append(value)
         return ""
 
-    def _of_bytearray(self, value: bytearray, where: str, depth: int) -> Any:
-        return self._bytes(bytes(value))
-
-    def _of_set(self, value: set[Any], where: str, depth: int) -> Any:
-        return self._items(value, where, depth)
-
     def _of_deque(self, value: collections.deque[Any], where: str, depth: int) -> Any:
         return [value.maxlen, self._items(value, where, depth)]
 
@@ -172,24 +164,13 @@ class _Writer:
             for key, item in value.items()
         ]
 
-    _of_OrderedDict = _of_Counter = _of_dict
-
     def _of_defaultdict(self, value: collections.defaultdict[Any, Any], where: str, depth: int) -> Any:
         factory = None if value.default_factory is None else value.default_factory.__name__
         if factory is not None and FACTORIES.get(factory) is not value.default_factory:
             raise NotPlain(f"{where} is a defaultdict of {factory}" if where else f"a defaultdict of {factory}")
         return [factory, self._of_dict(value, where, depth)]
 
-    def _of_ndarray(self, value: np.ndarray, where: str, depth: int) -> Any:
-        return self._array(value, where)
-
-    def _of_Random(self, value: random.Random, where: str, depth: int) -> Any:
-        return self.put(value.getstate(), where, depth + 1)
-
-    def _of_RandomState(self, value: np.random.RandomState, where: str, depth: int) -> Any:
-        return self.put(value.get_state(legacy=False), where, depth + 1)
-
-    def _of_Generator(self, value: np.random.Generator, where: str, depth: int) -> Any:
+    def _of_generator(self, value: np.random.Generator, where: str, depth: int) -> Any:
         made_of: Any = value.bit_generator
         seeds = made_of.seed_seq if hasattr(made_of, "seed_seq") else made_of._seed_seq
         if type(made_of).__name__ not in GENERATORS or type(seeds) is not np.random.SeedSequence:
@@ -197,8 +178,17 @@ class _Writer:
         return [self.put(seeds.state, where, depth + 1), self.put(made_of.state, where, depth + 1)]
 
 
-_CHANGING = (
-    *(list, dict, set, bytearray),
-    *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
-    *(np.ndarray, np.memmap, random.Random, np.random.RandomState, np.random.Generator),
-)
+#: What can change, and how it is written.
+_CHANGING: dict[type[Any], Callable[[_Writer, Any, str, int], Any]] = {
+    **dict.fromkeys((list, set), _Writer._items),
+    **dict.fromkeys((dict, collections.OrderedDict, collections.Counter), _Writer._of_dict),
+    bytearray: lambda writer, value, where, depth: writer._bytes(bytes(value)),
+    collections.deque: _Writer._of_deque,
+    collections.defaultdict: _Writer._of_defaultdict,
+    **dict.fromkeys((np.ndarray, np.memmap), lambda writer, value, where, depth: writer._array(value, where)),
+    random.Random: lambda writer, value, where, depth: writer.put(value.getstate(), where, depth + 1),
+    np.random.RandomState: lambda writer, value, where, depth: writer.put(
+        value.get_state(legacy=False), where, depth + 1
+    ),
+    np.random.Generator: _Writer._of_generator,
+}
