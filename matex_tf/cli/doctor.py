@@ -211,15 +211,7 @@ def allreduce(mpirun: mpirun_command.Mpirun) -> Finding:
     line = [*mpirun_command.mpirun_line(mpirun, 2), sys.executable, "-c", _ALLREDUCE]
     what, advice = "Allreduce on 2 ranks", "run it by hand to see more: mpirun -n 2 python -m mpi4py.bench helloworld."
     try:
-        done = subprocess.run(
-            line,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=lifetime.begin_tied(),
-        )
+        done = _run(line, preexec_fn=lifetime.begin_tied())
     except subprocess.TimeoutExpired:
         return Finding(what, f"not done after {_SECONDS} s", "bad", advice)
     if done.returncode == 0:
@@ -249,18 +241,15 @@ def machine() -> list[Finding]:
     return [*findings, Finding("Shared memory", found)]
 
 
+def _run(line: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    none = subprocess.DEVNULL
+    return subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_SECONDS, stdin=none, **more)
+
+
 def _ask(code: str, environ: dict[str, str] | None = None) -> dict[str, Any]:
     """Run code that prints JSON in its last line; `error` in the answer tells what went wrong."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **(environ or {})},
-        )
+        done = _run([sys.executable, "-c", code], env={**os.environ, **(environ or {})})
     except subprocess.TimeoutExpired:
         return {"error": f"no answer after {_SECONDS} s"}
     for line in reversed(done.stdout.splitlines()):

@@ -53,26 +53,7 @@ def for_rank(path: str, text: str = "") -> bool:
         path: of the source; not read where its `text` is given.
     """
     tree = _parsed(path, text)
-    ours: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules = [alias.name.partition(".")[0] for alias in node.names]
-            ours.update(alias.asname or "matex_tf" for alias in node.names if alias.name == "matex_tf")
-        elif isinstance(node, ast.ImportFrom):
-            modules = [(node.module or "").partition(".")[0]]
-            if modules == ["matex_tf"] and any(alias.name in _RANK_NAMES for alias in node.names):
-                return True
-        else:
-            continue
-        if "mpi4py" in modules:
-            return True
-    return any(text in RANK_VARIABLES for text in _texts(tree)) or any(
-        isinstance(node, ast.Attribute)
-        and node.attr in _RANK_NAMES
-        and isinstance(node.value, ast.Name)
-        and node.value.id in ours
-        for node in ast.walk(tree)
-    )
+    return any(module.partition(".")[0] == "mpi4py" for module in _imported(tree)) or _Ranks(tree).asks
 
 
 def shares_files(path: str, text: str = "", perhaps: bool = True) -> str:

@@ -122,12 +122,7 @@ class PrivateLayer:
         for path in map(os.path.realpath, tried):
             if path != top and not path.startswith(top + "/"):
                 continue
-            inside, made = top, upper
-            for part in os.path.relpath(path, top).split(os.sep) if path != top else ():
-                inside, made = os.path.join(inside, part), os.path.join(made, part)
-                if not _own(os.stat(inside)) and not os.path.isdir(made):
-                    os.makedirs(made, exist_ok=True)
-                    _mirror(inside, made)
+            _make_parents(top, upper, path, only_foreign=True)
             left = self._mirror_below(path, os.path.join(upper, os.path.relpath(path, top)), left)
         if hidden.startswith(top + "/"):  # or a script that walks through TMPDIR would come into the layers
             whiteout = os.path.join(upper, os.path.relpath(hidden, top))
@@ -244,12 +239,13 @@ def _own(found: os.stat_result) -> bool:
     return found.st_uid != _NOBODY and found.st_gid != _NOBODY
 
 
-def _make_parents(top: str, upper: str, path: str) -> None:
+def _make_parents(top: str, upper: str, path: str, only_foreign: bool = False) -> None:
+    """Make a directory in a layer, and those above it; only those of others, with what they lie in, if that is said."""
     inside, made = top, upper
     for part in os.path.relpath(path, top).split(os.sep) if path != top else ():
         inside, made = os.path.join(inside, part), os.path.join(made, part)
-        if not os.path.isdir(made):
-            os.mkdir(made)
+        if not os.path.isdir(made) and not (only_foreign and _own(os.stat(inside))):
+            os.makedirs(made)
             _mirror(inside, made)
 
 

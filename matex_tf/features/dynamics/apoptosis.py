@@ -62,7 +62,6 @@ def remove_redundant(
     tolerance: float,
     best: float = float("inf"),
     least: float | None = None,
-    inputs: Sequence[Any] | None = None,
     now: float | None = None,
     untrained: float = 0.0,
     loss: Loss | None = None,
@@ -78,7 +77,6 @@ def remove_redundant(
         best: the lowest loss on these rows so far, where they have always been the same.
         least: what a removal saves at least, see `choose.worth`, or it is not made: each costs a compilation. None: a
             tenth of the model.
-        inputs: see `channel_groups`.
         now: the loss on the watched rows, where that is known.
         untrained: the loss before the first step; 0 where it is not known, and then the lowest counts alone.
         loss: that of the model as it is, where somebody has it compiled already.
@@ -99,7 +97,7 @@ def remove_redundant(
     allowed = lowest + tolerance * math.sqrt(abs(lowest) * max(known, abs(lowest))) - before
     if allowed < 0:
         return None  # what was taken out before has to be learnt again first
-    groups = surgery.channel_groups(model, inputs)
+    groups = surgery.channel_groups(model)
     measured = measure(groups, seen, total)
     ranks = world.current()
     each = choose.worth(groups, measured)
@@ -125,7 +123,7 @@ def remove_redundant(
     chosen, values, after = taken
     for number, value in values:
         model.variables[number].assign(value)
-    surgery.remove(model, chosen, inputs)
+    surgery.remove(model, chosen)
     sizes = {name: len(places) for name, places in chosen.items()}
     return Removal(sizes, before, after, (count, int(model.count_params())))
 

@@ -92,7 +92,6 @@ class Growth:
         cls,
         model: Any,
         part: float,
-        inputs: Sequence[Any] | None = None,
         seed: int = 0,
         by: float = 1.0,
         by_depth: bool = False,
@@ -106,12 +105,11 @@ class Growth:
         Args:
             model: of Keras 3, built.
             part: of the widths, above 0 and at most 1.
-            inputs: see `channel_groups`.
             by: the part of the training after which the widths are `to` of the blueprint's at the latest.
             by_depth: whether blocks that repeat an earlier one wait.
             to: how many times the blueprint's the widths are then.
         """
-        found = surgery.channel_groups(model, inputs)
+        found = surgery.channel_groups(model)
         waiting = _blocks(model, found) if by_depth else []
         rests = {name: block for block in waiting for name in block.names}
         blueprint, gone = {}, {}
@@ -124,7 +122,7 @@ class Growth:
                 _scale(one, group.channels, scale)
             if left < group.count:
                 gone[group.name] = range(left, group.count)
-        surgery.remove(model, gone, inputs)
+        surgery.remove(model, gone)
         for block in waiting:
             block.rest(1 / math.sqrt(1 + len(waiting)))
         steps = math.ceil(math.log(max(to / part, 1.0), _TIMES)) + bool(waiting)
@@ -135,7 +133,7 @@ class Growth:
         """The part of the training after which widths grow though the loss still falls; then infinite."""
         return self.by * ((self.grown + 1) / self.steps) ** _EARLY if self.grown < self.steps else math.inf
 
-    def grow(self, model: Any, beyond: float = 1.0, inputs: Sequence[Any] | None = None, paid: bool = True) -> str:
+    def grow(self, model: Any, beyond: float = 1.0, paid: bool = True) -> str:
         """Let all groups grow, up to the blueprint; where they are there, the blocks begin that have not.
 
         Args:
@@ -150,26 +148,26 @@ class Growth:
         if self.part >= 1.0:
             begun, self.waiting = self.waiting, []
         self.part *= _TIMES
-        more, self.over = self._wider(model, largest, inputs)
+        more, self.over = self._wider(model, largest)
         if not more and self.waiting:
             begun, self.waiting = self.waiting, []
-            more, self.over = self._wider(model, largest, inputs)
+            more, self.over = self._wider(model, largest)
         if not more and not begun:
             return ""
         self.grown += 1
         before = int(model.count_params())
-        surgery.add(model, more, self.rng, "new", inputs)
-        self._begin_blocks(model, begun, inputs)
+        surgery.add(model, more, self.rng, "new")
+        self._begin_blocks(model, begun)
         blocks = f"{len(begun)} blocks begin, " if len(begun) > 1 else "1 block begins, " if begun else ""
         after = int(model.count_params())
         return f"{blocks}{sum(more.values())} neurons put in: {before:,} parameters are now {after:,}"
 
-    def _wider(self, model: Any, largest: float, inputs: Sequence[Any] | None) -> tuple[dict[str, int], bool]:
+    def _wider(self, model: Any, largest: float) -> tuple[dict[str, int], bool]:
         """How many channels come, by group, and whether none can come later."""
         more: dict[str, int] = {}
         over = not self.waiting
         rests = {name for block in self.waiting for name in block.names}
-        for group in surgery.channel_groups(model, inputs):
+        for group in surgery.channel_groups(model):
             whole = self.blueprint.get(group.name, 0)
             most = math.ceil(whole * largest)
             wanted = min(most, max(math.ceil(group.count * _TIMES), math.ceil(whole * self.part)))
@@ -178,7 +176,7 @@ class Growth:
                 over = over and wanted == most
         return more, over
 
-    def _begin_blocks(self, model: Any, begun: Sequence[Block], inputs: Sequence[Any] | None) -> None:
+    def _begin_blocks(self, model: Any, begun: Sequence[Block]) -> None:
         """Compute these blocks, whose channels have come.
 
         New channels are read with weights of 0. Where the last kernel is 0 anyway the others are drawn anew: two
@@ -186,7 +184,7 @@ class Growth:
         """
         branches = {name: block.branch for block in begun if block.branch is not None for name in block.names}
         zeros = {id(variable) for branch in branches.values() for variable in branch.zeros}
-        for group in surgery.channel_groups(model, inputs) if branches else ():
+        for group in surgery.channel_groups(model) if branches else ():
             for part in group.read_by() if group.name in branches else ():
                 value = np.asarray(part.variable)
                 if id(part.variable) not in zeros and np.any(value):

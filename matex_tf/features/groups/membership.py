@@ -86,10 +86,7 @@ def parse(text: str, hosts: Sequence[str]) -> list[list[int]]:
         if count > size:
             raise SettingError(f"--groups asks for {count} groups, and there are {size} ranks: take at most {size}.")
         return [list(range(group * size // count, (group + 1) * size // count)) for group in range(count)]
-    groups = [_listed(part) for part in text.split("/")]
-    if None in groups:
-        raise SettingError(f"--groups is {text!r}; it can be a number, host, or ranks as in 0-3/4-7.")
-    found = [group for group in groups if group is not None]
+    found = _listed(text)
     flat = [rank for group in found for rank in group]
     if sorted(flat) != list(range(size)):
         twice = sorted({rank for rank in flat if flat.count(rank) > 1})
@@ -109,22 +106,20 @@ def check(text: str, ranks: int = 0) -> None:
     Raises:
         SettingError: it is no number, not `host`, and no list of ranks; or these ranks cannot be in such groups.
     """
-    known = not text or text == "host" or (text.isdigit() and int(text) > 0)
-    if not known and any(_listed(part) is None for part in text.split("/")):
-        raise SettingError(f"--groups is {text!r}; it can be a number, host, or ranks as in 0-3/4-7.")
+    if text and text != "host" and not (text.isdigit() and int(text)):
+        _listed(text)
     if ranks > 1 and text != "host":
         parse(text, [""] * ranks)
 
 
-def _listed(part: str) -> list[int] | None:
-    """The ranks of `0-3,6`; None for what is no such list."""
-    ranks: list[int] = []
-    for piece in part.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece.strip())
-        if found is None:
-            return None
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first:
-            return None
-        ranks += range(first, last + 1)
-    return ranks
+def _listed(text: str) -> list[list[int]]:
+    """The ranks of each group of `0-3,6/4-5`."""
+    groups: list[list[int]] = []
+    for part in text.split("/"):
+        groups.append([])
+        for piece in part.split(","):
+            found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece.strip())
+            if found is None or int(found[2] or found[1]) < int(found[1]):
+                raise SettingError(f"--groups is {text!r}; it can be a number, host, or ranks as in 0-3/4-7.")
+            groups[-1] += range(int(found[1]), int(found[2] or found[1]) + 1)
+    return groups

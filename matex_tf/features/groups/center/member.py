@@ -68,19 +68,19 @@ def center_of(world: World, network: str) -> Center:
     if world.center is None:
         token = world.broadcast(os.urandom(TOKEN_BYTES), "draw a token for the center")
         service = serve(world, token, network)
-        where = world.allgather(service.address, "tell where the center is")
+        where = world.allgather(service and service.address, "tell where the center is")
         world.center = Center(Servers(where, token), service)
     found: Center = world.center
     return found
 
 
-def serve(world: World, token: bytes, network: str) -> Service:
-    """Begin to serve on this rank. Collective.
+def serve(world: World, token: bytes, network: str, first: int = 0) -> Service | None:
+    """Begin to serve on this rank; None on one that does not. Collective.
 
     Args:
-        world: the ranks that serve.
         token: of the job, which clients have to know.
         network: see `wire.address_of`.
+        first: the first rank that serves.
 
     Raises:
         SettingError: this host has no address there.
@@ -88,6 +88,8 @@ def serve(world: World, token: bytes, network: str) -> Service:
     """
     known = addresses()
     everyone = world.allgather(known, "tell on which networks they are")
+    if world.rank < first:
+        return None
     return Service(wire.address_of(known, everyone, network, len(world.nodes) == 1), token, log=world.log)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-from matex_tf.core.ports import addresses
 from matex_tf.core.world import World
 from matex_tf.features.groups.center import wire
 from matex_tf.features.groups.center.client import Servers
-from matex_tf.features.groups.center.member import TOKEN_BYTES, Center
-from matex_tf.features.groups.center.service import Service
+from matex_tf.features.groups.center.member import TOKEN_BYTES, Center, serve
 from matex_tf.settings import in_use
 
 
@@ -27,11 +25,7 @@ def ranks_that_train(everyone: World, training: int, network: str) -> World | No
         SettingError: a host without an address for one.
     """
     token = everyone.broadcast(os.urandom(TOKEN_BYTES), "draw a token for the center")
-    known = addresses()
-    on = everyone.allgather(known, "tell on which networks they are")
-    service = None
-    if everyone.rank >= training:
-        service = Service(wire.address_of(known, on, network, len(everyone.nodes) == 1), token, log=everyone.log)
+    service = serve(everyone, token, network, training)
     where = everyone.allgather(service and service.address, "tell where the center is")
     world = everyone.subset(range(training))
     servers = Servers([address for address in where if address], token)

@@ -21,6 +21,7 @@ import tensorflow as tf
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.features.samples import scoring
+from matex_tf.features.samples.patches import array_tags
 from matex_tf.patches.division import deferred, own_rows
 from matex_tf.patches.sources import calls, source_sharding
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
@@ -181,10 +182,8 @@ def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
         mine.begin(enqueuer)
         held: list[list[np.ndarray]] = []
         for place, batch in zip(list(mine.places), mine.batches(enqueuer), strict=False):
-            code = codes_of(place)
-            there = np.flatnonzero(code != scoring.LEFT_OUT)
-            numbers = place * size + there
-            tags = np.where(code[there] == scoring.SCALED, -1 - numbers, numbers)
+            there = np.flatnonzero(codes_of(place) != scoring.LEFT_OUT)
+            tags = array_tags.used(place * size + there, pruning.codes())
             leaves = [np.asarray(leaf)[there] for leaf in flat(adapter._standardize_batch(batch), specs)]
             held.append([tags, *leaves])
             if sum(len(one[0]) for one in held) >= size:

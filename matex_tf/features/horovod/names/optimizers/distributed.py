@@ -14,8 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.features.horovod.names.core import basics
 from matex_tf.features.horovod.names.optimizers.aggregation import Aggregation
 from matex_tf.features.horovod.names.optimizers.gradients import Reduction, variable_name
+from matex_tf.patches.common import log_once
 from matex_tf.state import notes
 
 
@@ -138,6 +140,14 @@ def convert(optimizer: Any, added: type, reduction: Reduction) -> None:
         reduction: how gradients are reduced, in every step.
     """
     optimizer.__class__ = class_of(type(optimizer), added, reduction, 1, False)
+
+
+def without_xla(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    """Around `make_train_function`: collectives leave the step, which XLA cannot compile."""
+    if basics.is_initialized() and basics.size() > 1 and getattr(model, "jit_compile", False):
+        log_once.log(f"{model.name} trains without jit_compile: XLA cannot compile the exchange between ranks")
+        model.jit_compile = False
+    return wrapped(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -12,10 +12,9 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
-from matex_tf.features.horovod.names.core import basics
 from matex_tf.features.horovod.names.optimizers import distributed
 from matex_tf.features.horovod.names.optimizers.which_keras import keras
-from matex_tf.patches.common import keras_lines, log_once
+from matex_tf.patches.common import keras_lines
 
 
 class Added(distributed.Distributed):
@@ -59,15 +58,9 @@ def _scale_losses(wrapped: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(list(zip(reduced, variables, strict=True)), *rest, **more)
 
 
-def _without_xla(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    """Collectives leave the step, which XLA cannot compile."""
-    if basics.is_initialized() and basics.size() > 1 and getattr(model, "jit_compile", False):
-        log_once.log(f"{model.name} trains without jit_compile: XLA cannot compile the exchange between ranks")
-        model.jit_compile = False
-    return wrapped(*args, **kwargs)
-
-
 _SCALING = f"{keras.__name__}.src.mixed_precision.loss_scale_optimizer"
 for _name in ("LossScaleOptimizer", "LossScaleOptimizerV3"):
     wrapt.wrap_function_wrapper(_SCALING, f"{_name}.apply_gradients", _scale_losses)
-wrapt.wrap_function_wrapper(f"{keras.__name__}.src.engine.training", "Model.make_train_function", _without_xla)
+wrapt.wrap_function_wrapper(
+    f"{keras.__name__}.src.engine.training", "Model.make_train_function", distributed.without_xla
+)

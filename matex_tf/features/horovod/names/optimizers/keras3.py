@@ -14,10 +14,9 @@ import tensorflow as tf
 import wrapt
 from keras.src.backend.tensorflow import trainer
 
-from matex_tf.features.horovod.names.core import basics
 from matex_tf.features.horovod.names.core.keras2 import VariableList
 from matex_tf.features.horovod.names.optimizers import distributed
-from matex_tf.patches.common import keras_lines, log_once
+from matex_tf.patches.common import keras_lines
 
 
 class Added(distributed.Distributed):
@@ -81,14 +80,6 @@ def _scale_losses(wrapped: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(reduced, given)
 
 
-def _without_xla(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    """Collectives leave the step, which XLA cannot compile."""
-    if basics.is_initialized() and basics.size() > 1 and model.jit_compile:
-        log_once.log(f"{model.name} trains without jit_compile: XLA cannot compile the exchange between ranks")
-        model.jit_compile = False
-    return wrapped(*args, **kwargs)
-
-
 wrapt.wrap_function_wrapper("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.apply", _scale_losses)
-wrapt.wrap_function_wrapper(trainer, f"{keras_lines.trainer(trainer)}.make_train_function", _without_xla)
+wrapt.wrap_function_wrapper(trainer, f"{keras_lines.trainer(trainer)}.make_train_function", distributed.without_xla)
 assert keras.backend.backend() == "tensorflow", "these names are for Keras on TensorFlow"
