@@ -48,9 +48,9 @@ class Feature:
         commands: of `matex-tf`, by their names.
         settings: where its frozen dataclass of settings is, as "package.module:Class"; each field is declared by
             `matex_tf.settings.option`. With a method `check(settings, ranks)` it refuses what does not go together;
-            `refuse_aside()` is called if a script imports Horovod's names, and `finish()` when it has ended. Where one
-            is not the default, `world_that_trains(world)` and `training_ranks(ranks)` say who trains, and
-            `begin(world)` is called on those ranks before the script.
+            `refuse_aside()` is called if a script imports Horovod's names, `refuse_keras_2()` if it trains a model of
+            Keras 2, and `finish()` when it has ended. Where one is not the default, `world_that_trains(world)` and
+            `training_ranks(ranks)` say who trains, and `begin(world)` is called on those ranks before the script.
         pages: the topics of its settings, and the page of the docs that says more about each.
         strategies: choices of `--strategy`, and where the class of each is.
         names: classes that `matex_tf` has under their own names, and the module of each.

@@ -73,6 +73,7 @@ def _refuse() -> None:
         raise MatexError(
             "--shard is for models of Keras 3, and this one is of tf_keras (Keras 2): leave it out (docs/sharding.md)."
         )
+    settings.current().call_each("refuse_keras_2")
 
 
 def _initial_counters(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

@@ -12,10 +12,7 @@ def register() -> Feature:
     return Feature(
         settings="matex_tf.features.dynamics.options:DynamicsOptions",
         pages={"dynamics": "docs/dynamics.md"},
-        patches=(
-            ("keras.src.backend.tensorflow.trainer", f"{hooks}.changing_fit"),
-            ("tf_keras.src.engine.training", f"{hooks}.keras2"),
-        ),
+        patches=(("keras.src.backend.tensorflow.trainer", f"{hooks}.changing_fit"),),
         facts="matex_tf.features.dynamics.patches.facts:FACTS",
         package="matex_tf",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from matex_tf.errors import SettingError
+from matex_tf.errors import MatexError, SettingError
 from matex_tf.settings import option
 from matex_tf.settings.conflicts import refuse
 
@@ -67,6 +67,18 @@ class DynamicsOptions:
     def changes_one_rank(self) -> bool:
         """See `Settings.changes_one_rank`."""
         return self.changes_networks
+
+    def refuse_keras_2(self) -> None:
+        """Refuse models of Keras 2, which do not change while they train.
+
+        Raises:
+            MatexError: one was to change.
+        """
+        if self.changes_networks:
+            raise MatexError(
+                "--apoptosis and --grow are for models of Keras 3, and this one is of tf_keras (Keras 2): leave them "
+                "out (docs/dynamics.md)."
+            )
 
     def check(self, settings: Settings, ranks: int) -> None:
         """Refuse what cannot follow a model that changes while it trains.

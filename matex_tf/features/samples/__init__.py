@@ -18,7 +18,6 @@ def register() -> Feature:
             ("keras.src.losses.loss", f"{hooks}.row_losses"),
             ("keras.src.trainers.compile_utils", f"{hooks}.row_losses"),
             ("keras.src.optimizers.base_optimizer", f"{hooks}.schedules"),
-            ("tf_keras.src.engine.training", f"{hooks}.keras2"),
         ),
         step_parts=(f"{hooks}.scored_steps:Scores",),
         facts="matex_tf.features.samples.facts:FACTS",

@@ -103,6 +103,18 @@ class SampleOptions:
         }
         refuse(settings, "--prune-samples" if self.prune_samples else "--sample-scores", others)
 
+    def refuse_keras_2(self) -> None:
+        """Refuse models of Keras 2, whose rows have no scores.
+
+        Raises:
+            MatexError: they were to get some.
+        """
+        if self.scores_samples:
+            raise MatexError(
+                "--prune-samples and --sample-scores are for models of Keras 3, and this one is of tf_keras (Keras 2): "
+                "leave them out (docs/keras2.md)."
+            )
+
     def refuse_aside(self) -> None:
         """Refuse a script that shares out its data by itself.
 

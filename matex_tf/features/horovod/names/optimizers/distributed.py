@@ -143,7 +143,11 @@ def convert(optimizer: Any, added: type, reduction: Reduction) -> None:
 
 
 def without_xla(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    """Around `make_train_function`: collectives leave the step, which XLA cannot compile."""
+    """Around `make_train_function` of a `model`: collectives leave the step, which XLA cannot compile.
+
+    Args:
+        wrapped, args, kwargs: Keras' own, and what it is called with.
+    """
     if basics.is_initialized() and basics.size() > 1 and getattr(model, "jit_compile", False):
         log_once.log(f"{model.name} trains without jit_compile: XLA cannot compile the exchange between ranks")
         model.jit_compile = False
