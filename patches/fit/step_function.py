@@ -156,16 +156,9 @@ class StepFunction:
 
     def _whole(self, logs: Any) -> Any:
         """Logs of `train_on_batch` and `test_on_batch`, over all ranks; metrics keep this rank's state."""
-        averaged = metrics.merge(self.model)
         if self.kind == "train":
             weights.merge_statistics(self.model)
-        whole = metrics.complete(self.model, _tensors(logs), averaged)
-        metrics.restore_local(self.model)
-        return whole
-
-
-def _tensors(logs: Any) -> Any:
-    return logs if isinstance(logs, dict) else {"loss": logs}
+        return metrics.of_all(self.model, logs if isinstance(logs, dict) else {"loss": logs})
 
 
 def refuse_unfit(model: Any) -> None:

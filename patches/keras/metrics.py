@@ -204,12 +204,17 @@ def assign(state: list[tuple[Any, np.ndarray]], flat: np.ndarray) -> None:
         start += value.size
 
 
-def _averaged(metric: Any, rows: int) -> Any:
+def warn_averaged(metric: Any) -> None:
+    """Warn that the results of a metric are averaged over the ranks."""
     warnings.warn(
         f"metric {metric.name!r} ({type(metric).__name__}) does more with its state than add to it, so it cannot be "
         "merged over ranks; its results on the ranks are averaged.",
-        stacklevel=2,
+        stacklevel=3,
     )
+
+
+def _averaged(metric: Any, rows: int) -> Any:
+    warn_averaged(metric)
     result = np.asarray(metric.result(), np.float64)
     total = world.current().allreduce(np.array([rows, *(result * rows).reshape(-1)]), "average a metric")
     mean = (total[1:] / max(total[0], 1)).reshape(result.shape)
@@ -250,6 +255,20 @@ def forget(model: Any) -> None:
     known.before_merge = None
     known.committed = None
     known.rows = 0
+
+
+def of_all(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
+    """The logs of the last step, over all ranks; metrics keep this rank's state. All ranks come here.
+
+    Args:
+        model: whose step it was. logs: of this rank; see `complete`.
+    """
+    known = model_state.of(model)
+    if known.whole or known.before_merge is not None or settings.current().reproducible:  # they are whole already
+        return keras_lines.flat(logs)
+    whole = complete(model, logs, merge(model))
+    restore_local(model)
+    return whole
 
 
 def complete(model: Any, logs: Any, averaged: dict[str, float]) -> Any:

@@ -11,7 +11,6 @@ Relies on (Keras 3.3 to 3.15): `Metric.update_state`, `Metric.result`, `Metric.v
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -125,11 +124,7 @@ def _result(wrapped: Any, metric: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _averaged(result: Any, metric: Any) -> Any:
-    warnings.warn(
-        f"metric {metric.name!r} ({type(metric).__name__}) does more with its state than add to it, so it cannot be "
-        "merged over ranks; its results on the ranks are averaged.",
-        stacklevel=2,
-    )
+    metrics.warn_averaged(metric)
     size = world.current().size
     values = list(map(tf.convert_to_tensor, tf.nest.flatten(result)))
     flat = [tf.cast(value, tf.float64) / size for value in values]
