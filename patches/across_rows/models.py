@@ -115,7 +115,7 @@ def _traced(model: Any, x: Any) -> Any:
         others = [variable.value for variable in model.non_trainable_variables]
         return tf.nest.flatten(model.stateless_call(trained, others, x, return_losses=True)[0])
 
-    specs = tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), x)
+    specs = tf.nest.map_structure(row_slicing.any_rows, x)
     return tf.function(tf.autograph.experimental.do_not_convert(outputs)).get_concrete_function(specs)
 
 

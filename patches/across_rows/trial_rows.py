@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.common import batch_share
+from matex_tf.patches.common import batch_share, row_slicing
 
 ROWS, SOME = 7, 2
 
@@ -24,7 +24,7 @@ def specs(given: Any, part: batch_share.StepShare) -> Any:
         if not is_array(leaf):
             return leaf
         value = tf.convert_to_tensor(leaf)
-        return tf.TensorSpec([None, *value.shape[1:]] if part.has_rows(value) else value.shape, value.dtype)
+        return row_slicing.any_rows(value) if part.has_rows(value) else tf.TensorSpec(value.shape, value.dtype)
 
     return tf.nest.map_structure(spec, given)
 

@@ -40,37 +40,6 @@ def joined(data: Any, slices: Sequence[bool], share: RowRange) -> Any:
     return tf.nest.pack_sequence_as(data, leaves)
 
 
-def spec(data: Any, slices: Sequence[bool]) -> Any:
-    """Specs of a batch with any number of rows, ragged arrays among them; None for what has none.
-
-    Args:
-        data: an eager batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
-    """
-
-    def of_leaf(leaf: Any, has_rows: bool) -> Any:
-        if isinstance(leaf, tf.RaggedTensor) and has_rows:
-            shape = [None, *leaf.shape[1:]]
-            return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits.dtype)
-        return row_slicing.relaxed(leaf, [has_rows])
-
-    leaves = [of_leaf(leaf, has_rows) for leaf, has_rows in zip(tf.nest.flatten(data), slices, strict=True)]
-    return tf.nest.pack_sequence_as(data, leaves)
-
-
-def with_rows(specs: Any, slices: Sequence[bool], rows: int) -> Any:
-    """Specs of batches of one size, from those for any.
-
-    Args:
-        specs: of dense arrays, nested. slices: see `spec`. rows: how many a batch has.
-    """
-
-    def of_leaf(leaf: Any, has_rows: bool) -> Any:
-        return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) if has_rows and leaf is not None else leaf
-
-    leaves = [of_leaf(leaf, has_rows) for leaf, has_rows in zip(tf.nest.flatten(specs), slices, strict=True)]
-    return tf.nest.pack_sequence_as(specs, leaves)
-
-
 def _of_leaf(mine: Any, first: int, label: str) -> Any:
     if isinstance(mine, tf.RaggedTensor):
         lengths = mine.nested_row_lengths()

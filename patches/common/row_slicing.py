@@ -133,23 +133,29 @@ def first_rows(outputs: Any, share: RowRange) -> Any:
     return tf.nest.map_structure(lambda leaf: leaf[: share.rows] if _rows(leaf) is not None else leaf, outputs)
 
 
-def relaxed(data: Any, slices: Sequence[bool]) -> Any | None:
-    """Specs of a batch with any number of rows; None where a leaf has no such spec (ragged).
+def any_rows(leaf: Any, rows: int | None = None) -> Any:
+    """The spec of a leaf of a batch with any number of rows, or with so many; None of None.
+
+    Args:
+        leaf: a tensor, ragged and sparse ones too, an array, or a spec of one.
+    """
+    spec = _spec(leaf)
+    if spec is None or not spec.shape.rank:
+        return spec
+    shape = [rows, *spec.shape[1:]]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return type(spec)(shape, spec.dtype)
+
+
+def relaxed(data: Any, slices: Sequence[bool], rows: int | None = None) -> Any:
+    """Specs of a batch with any number of rows, or with so many.
 
     Args:
         data: the batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
     """
-    leaves: list[Any] = []
-    for leaf, slice_it in zip(tf.nest.flatten(data), slices, strict=True):
-        if leaf is None:
-            leaves.append(None)
-        elif isinstance(leaf, tf.Tensor):
-            shape = [None, *leaf.shape[1:]] if slice_it else leaf.shape
-            leaves.append(tf.TensorSpec(shape, leaf.dtype))
-        elif isinstance(leaf, tf.SparseTensor):
-            leaves.append(tf.SparseTensorSpec([None, *leaf.shape[1:]] if slice_it else leaf.shape, leaf.dtype))
-        else:
-            return None
+    every = zip(tf.nest.flatten(data), slices, strict=True)
+    leaves = [any_rows(leaf, rows) if slice_it else _spec(leaf) for leaf, slice_it in every]
     return tf.nest.pack_sequence_as(data, leaves)
 
 
@@ -172,6 +178,10 @@ def checksum(data: Any) -> int:
         if isinstance(leaf, (tf.Tensor, np.ndarray)):
             total = checksum_of(np.asarray(leaf), total)
     return total
+
+
+def _spec(leaf: Any) -> Any:
+    return leaf if leaf is None or isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
 
 
 def _rows(leaf: Any) -> int | None:

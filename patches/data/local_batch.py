@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError
+from matex_tf.patches.common import row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.lost_rows import Orphans
 from matex_tf.patches.steps import row_choice
@@ -117,7 +118,7 @@ class Gatherer:
         with tf.device("CPU:0"):
             self.elements = tf.nest.map_structure(_tensor, elements)
         self._offset, self._tagged = offset, tagged
-        rows = tf.nest.map_structure(spec, self.elements)
+        rows = tf.nest.map_structure(row_slicing.any_rows, self.elements)
         self.spec = TaggedRows(tf.TensorSpec([None], tf.int64), rows) if tagged else rows
         self._leaves = tf.nest.flatten(self.elements)
         held = [leaf for leaf in self._leaves if leaf is not None]
@@ -141,11 +142,6 @@ class Gatherer:
 
 def _tensor(leaf: Any) -> Any:
     return None if leaf is None else tf.convert_to_tensor(leaf)
-
-
-def spec(leaf: Any) -> Any:
-    """Of any rows of an array or a tensor; None of None."""
-    return None if leaf is None else tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
 
 
 def at_least_one_row(leaf: Any) -> Any:

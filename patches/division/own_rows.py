@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
+from matex_tf.patches.common import row_slicing
 from matex_tf.patches.data import local_batch
 from matex_tf.patches.data.local_batch import BatchShapes, LocalBatch
 from matex_tf.patches.division import deferred, first_rows, purity, window_rows
@@ -109,7 +110,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
     specs = dataset.element_spec
     leaves = tf.nest.flatten(specs)
     promised = [leaf.shape[0] if leaf.shape.rank else None for leaf in leaves]
-    result = deferred.restructured(data, LocalBatch.spec(tf.nest.map_structure(_any_rows, specs)), data)
+    result = deferred.restructured(data, LocalBatch.spec(tf.nest.map_structure(row_slicing.any_rows, specs)), data)
     maps = len(form.stages) + sum(calls.kind(one) == "map" for one in behind)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
@@ -213,17 +214,6 @@ def _unordered(dataset: Any) -> Why:
     """Why elements may come in another order on each rank; empty where they may not."""
     is_open = any(getattr(one, "_deterministic", None) == "false" for one in pipeline_ownership.every(dataset))
     return Reason.UNORDERED() if is_open else NOTHING
-
-
-def _any_rows(spec: Any) -> Any:
-    if spec.shape.rank is None:
-        return spec
-    shape = [None, *spec.shape[1:]]
-    if isinstance(spec, tf.TensorSpec):
-        return tf.TensorSpec(shape, spec.dtype)
-    if isinstance(spec, tf.SparseTensorSpec):
-        return tf.SparseTensorSpec(shape, spec.dtype)
-    return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
 
 
 def _parts(batched: Any, form: deferred.Deferred, number: int, whole: Any) -> Any:

@@ -198,7 +198,7 @@ class PredictFunction:
             return step
         compiled = tf.function(step, reduce_retracing=True)
         spec = row_slicing.relaxed(data, slices)
-        concrete = compiled.get_concrete_function(data if spec is None else spec, tf.TensorSpec([5], tf.int32))
+        concrete = compiled.get_concrete_function(spec, tf.TensorSpec([5], tf.int32))
         self._graphs[slices] = concrete.graph
         return compiled
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from matex_tf import strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import keras_lines, model_state
+from matex_tf.patches.common import keras_lines, model_state, row_slicing
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.data.batches import fetch
 from matex_tf.patches.fit import predict_function, step_function
@@ -43,7 +43,7 @@ class Step(SharedStep):
         inputs = data[0] if isinstance(data, tuple) else data
         look = tf.function(keras_lines.converted(lambda x: self.model(x, training=False), itself=False))
         try:
-            look.get_concrete_function(tf.nest.map_structure(_any_rows, inputs))
+            look.get_concrete_function(tf.nest.map_structure(row_slicing.any_rows, inputs))
         except Exception:  # of code that runs eagerly alone
             self._tell_not_built()
 
@@ -116,12 +116,6 @@ class PredictFunction(predict_function.PredictFunction):
 
     def _of_model(self) -> Any:
         return keras_lines.converted(super()._of_model(), itself=False)
-
-
-def _any_rows(tensor: Any) -> Any:
-    if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank:
-        return tensor
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def steps_of(model: Any) -> int:

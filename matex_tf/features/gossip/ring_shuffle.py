@@ -21,7 +21,7 @@ from matex_tf.core.row_partition import span
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import MatexError
 from matex_tf.exchange.network.messenger import Messenger, Transfer, swap
-from matex_tf.patches.common import log_once
+from matex_tf.patches.common import log_once, row_slicing
 from matex_tf.patches.data import batch_indices, local_batch
 from matex_tf.patches.data.array_sharding import DataLayout
 from matex_tf.patches.data.local_batch import PassedRows
@@ -46,7 +46,7 @@ class Ring(PassedRows):
         self._structure = elements
         self.columns = [np.array(leaf) for leaf in tf.nest.flatten(elements) if leaf is not None]
         self.passed = self.row_bytes = 0
-        self.spec = tf.nest.map_structure(local_batch.spec, elements)
+        self.spec = tf.nest.map_structure(row_slicing.any_rows, elements)
         self.number = local_batch.remember(self)
         self._messenger = Messenger(ranks.split_all())
         self._to, self._source = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size

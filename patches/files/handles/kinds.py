@@ -140,9 +140,6 @@ class Sink(Meets, io.RawIOBase):
             self._handle = os.open(os.devnull, os.O_RDWR)
         return self._handle
 
-    def isatty(self) -> bool:
-        return False
-
     def take_over(self) -> int:
         """Be the file from now on, in place of a rank that has died; how many bytes are missing of it.
 

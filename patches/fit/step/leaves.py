@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf.patches.across_rows import whole_batch
+from matex_tf.patches.common import row_slicing
 from matex_tf.patches.common.row_slicing import RowRange
 
 
@@ -101,7 +102,7 @@ def spec_of(data: Any, slices: Sequence[bool], is_open: bool) -> Any:
         data: a batch, nested. slices: for each of its leaves, whether its first axis runs over rows.
         is_open: whether sparse leaves have any width too: that of a rank's rows need not be the batch's.
     """
-    spec = whole_batch.spec(data, slices)
+    spec = row_slicing.relaxed(data, slices)
     if not is_open:
         return spec
     leaves = [

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.across_rows import whole_batch
 from matex_tf.patches.checking import partitioner
 from matex_tf.patches.common import log_once, model_state, row_slicing, xla
 from matex_tf.patches.fit.step import first_step, one_rank_shapes
@@ -172,7 +171,7 @@ class PartitionedStep:
                 return self._model_step(given)
 
         def traced(spec: Any) -> tuple[Any, Shared]:
-            given = whole_batch.with_rows(spec, self.slices, number) if number else spec
+            given = row_slicing.relaxed(spec, self.slices, number) if number else spec
             with world.alone():  # the script's Python sees one rank
                 return Leaves(spec, self.slices).traced(step, given, self.by_xla), {}
 

@@ -245,13 +245,10 @@ class StepGraphs:
     def _compiled(self, step: Step, slices: Slices, data: Any, parts: int) -> Step:
         if self._model.jit_compile and parts:
             log_once.log("jit_compile is off: with --reproducible sums have one order, and XLA takes another.")
-        compiled = self.functions[slices] = tf.function(step, reduce_retracing=True)
+        compiled = tf.function(step, reduce_retracing=True)
         spec = row_slicing.relaxed(data, slices)
         of_numbers = tf.TensorSpec([parts, 5] if parts else [5], tf.int32)
-        concrete = compiled.get_concrete_function(data if spec is None else spec, of_numbers)
-        if spec is None:
-            return compiled
-        self.functions[slices] = concrete
+        self.functions[slices] = compiled.get_concrete_function(spec, of_numbers)
         # One graph for tensors of several ranks would not know where rows are.
         functions: dict[tuple[int | None, ...], Any] = {row_slicing.ranks(data): compiled}
 

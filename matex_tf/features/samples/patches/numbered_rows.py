@@ -22,6 +22,7 @@ from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.features.samples import scoring
 from matex_tf.features.samples.patches import array_tags
+from matex_tf.patches.common import row_slicing
 from matex_tf.patches.division import deferred, own_rows
 from matex_tf.patches.sources import calls, source_sharding
 from matex_tf.patches.sources.pipeline_ownership import unwrapped
@@ -77,7 +78,9 @@ def _of_tf_data(dataset: Any, pruning: Pruning, ranks: int) -> Any:
     data = deferred.batched(data, batched, size, tf.TensorSpec([], tf.int64), drop)
     for one in reversed(behind):
         data = _again(data, one)
-    spec = TaggedRows(tf.TensorSpec([None], tf.int64), tf.nest.map_structure(own_rows._any_rows, dataset.element_spec))
+    spec = TaggedRows(
+        tf.TensorSpec([None], tf.int64), tf.nest.map_structure(row_slicing.any_rows, dataset.element_spec)
+    )
     data = deferred.restructured(data, spec, data)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
@@ -196,7 +199,7 @@ def of_pydataset(adapter: Any, pruning: Pruning, ranks: int) -> Any:
     def packed(parts: list[np.ndarray]) -> TaggedRows:
         return TaggedRows(parts[0], tf.nest.pack_sequence_as(structure, parts[1:]))
 
-    open_rows = tf.nest.map_structure(own_rows._any_rows, structure)
+    open_rows = tf.nest.map_structure(row_slicing.any_rows, structure)
     made = tf.data.Dataset.from_generator(walk, output_signature=TaggedRows(tf.TensorSpec([None], tf.int64), open_rows))
     world.current().barrier("number the rows of the data", [f"{data.num_batches} batches of {size} rows"])
     options = tf.data.Options()
