@@ -24,25 +24,6 @@ from matex_tf.features.horovod.names.optimizers.which_keras import IS_2, keras
 from matex_tf.features.horovod.names.sync_batch_norm import SyncBatchNormalization
 from matex_tf.patches.common import keras_lines
 
-__all__ = [
-    "Compression",
-    "DistributedOptimizer",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "SyncBatchNormalization",
-    "add_process_set",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "callbacks",
-    "elastic",
-    "global_process_set",
-    "load_model",
-    "reducescatter",
-    "remove_process_set",
-]
-
 
 def DistributedOptimizer(
     optimizer: Any, name: str | None = None, device_dense: str = "", device_sparse: str = "",

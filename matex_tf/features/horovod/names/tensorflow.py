@@ -49,44 +49,6 @@ from matex_tf.features.horovod.names.util import (
     handle_average_backwards_compatibility,
 )
 
-__all__ = [
-    "_executing_eagerly",
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "PartialDistributedGradientTape",
-    "ProcessSet",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "check_num_rank_power_of_2",
-    "get_process_set_ids_and_ranks",
-    "global_process_set",
-    "gpu_available",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "handle_average_backwards_compatibility",
-    "join",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "reducescatter",
-    "remove_process_set",
-    "size_op",
-]
-
 
 class _Basics:
     """The queries as attributes of one object, as `hvd.mpi_ops._basics` of Horovod has them."""
