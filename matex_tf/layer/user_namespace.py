@@ -10,11 +10,11 @@ import contextlib
 import errno
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterator
 
 from matex_tf.layer import kernel
+from matex_tf.storage.private_directory import user_of
 
 _SECONDS = 20.0  # for all ranks of a node to be there; whoever comes later has a namespace of its own
 _PAUSE = 0.002
@@ -66,7 +66,7 @@ def _hand_out(listener: socket.socket, count: int, until: float) -> None:
         while count and (left := until - time.monotonic()) > 0:
             listener.settimeout(left)
             with contextlib.suppress(OSError), listener.accept()[0] as connection:
-                if _is_ours(connection):
+                if user_of(connection) == os.geteuid():
                     socket.send_fds(connection, [b"1"], [namespace])
                     count -= 1
     finally:
@@ -80,19 +80,13 @@ def _of_the_first(job: str, until: float) -> Iterator[int | None]:
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
         connection.settimeout(max(_PAUSE, until - time.monotonic()))
         connection.connect(_address(job))
-        if _is_ours(connection):
+        if user_of(connection) == os.geteuid():
             found = socket.recv_fds(connection, 1, 1)[1]
     try:
         yield found[0] if found else None
     finally:
         for each in found:
             os.close(each)
-
-
-def _is_ours(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user."""
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return struct.unpack("3i", said)[1] == os.geteuid()
 
 
 def _address(job: str) -> str:

@@ -10,7 +10,9 @@ import contextlib
 import errno
 import os
 import pwd
+import socket
 import stat
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -161,6 +163,12 @@ class Folder:
 
 def _is_own(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def user_of(connection: socket.socket) -> int:
+    """The number of the user whose process is at the other end of a UNIX socket."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[1])
 
 
 def owner(number: int) -> str:

@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 from matex_tf.core.waiting import backoff
 from matex_tf.launch import lifetime
 from matex_tf.launch.warm import messages, process
+from matex_tf.storage import private_directory
 
 #: Seconds in which all must be imported, on a slow file system too. A rank that waits gives up a little later.
 LOAD_SECONDS = 300
@@ -140,7 +140,7 @@ class Server:
         connection.settimeout(_ASK_SECONDS)
         descriptors: list[int] = []
         try:
-            if _user_of(connection) != os.geteuid():
+            if private_directory.user_of(connection) != os.geteuid():
                 connection.close()
                 return None
             self._came += 1
@@ -260,9 +260,3 @@ def _close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
-
-
-def _user_of(connection: socket.socket) -> int:
-    """Whose process is at the other end."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", found)[1])
