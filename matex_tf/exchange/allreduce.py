@@ -18,12 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from matex_tf.core import trace
-from matex_tf.core.waiting import StallDetector
 from matex_tf.exchange.bucket import Bucket, EmptyArrays, empty, slice_of
 from matex_tf.exchange.network.compressed_ring import CompressedRing, CompressedRings, CompressionState
-from matex_tf.exchange.network.lane import Lane
-from matex_tf.exchange.node.barrier import CheckedBarrier
-from matex_tf.exchange.node.interface import Node
+from matex_tf.exchange.node.barrier import CheckedBarrier, Meeting
 from matex_tf.exchange.node.reduction import add_up, add_up_weighted, small_sum, wide
 from matex_tf.exchange.node.weighted import Weighted, put
 
@@ -85,34 +82,20 @@ class Channel(CheckedBarrier):
         small: bytes up to which every rank adds up all parts itself.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        lanes: int,
-        lane: Lane | None,
-        networked: bool,
-        small: int,
-        chunk: int,
-        oversubscribed: bool,
-        stalls: StallDetector | None = None,
-    ):
+    def __init__(self, meeting: Meeting, small: int, chunk: int):
         """Collective over the node.
 
         Args:
-            node: the ranks of this node.
-            lanes: slices of a chunk, the same on every node; the first so many ranks of each node have one each.
-            lane: the counterparts of this rank on the other nodes; None where it has none.
-            networked: whether there are other nodes.
+            meeting: who sends.
             small: bytes up to which every rank adds up all parts itself, after a single wait.
             chunk: bytes that are packed before they are reduced; a multiple of `ALIGNMENT`.
-            oversubscribed: whether ranks of this node share cores.
-            stalls: what to do about ranks that do not come.
 
         Raises:
             OutOfSharedMemory: on every rank of the node.
         """
+        node = meeting.node
         room = 2 * (node.size + 1) * (small + chunk)
-        super().__init__(node, lanes, lane, networked, oversubscribed, stalls, room)
+        super().__init__(meeting, room)
         self.chunk, self.small = chunk, small
         memory, border = self._room, 2 * (node.size + 1) * small
         self._small_parts = memory[:border].reshape(2, node.size + 1, small)  # the last of each is for the result

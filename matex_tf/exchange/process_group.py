@@ -26,6 +26,7 @@ from matex_tf.exchange.bucket import ALIGNMENT
 from matex_tf.exchange.bucket_plan import BucketPlan
 from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.node import futex
+from matex_tf.exchange.node.barrier import Meeting
 from matex_tf.exchange.node.interface import Node, SharedMemory
 from matex_tf.exchange.node.shared_memory import NodeMemory, OutOfSharedMemory
 from matex_tf.exchange.node.weighted import some
@@ -78,20 +79,19 @@ class ProcessGroup:
         sizes = [len(ranks) for ranks in world.nodes]
         self._lanes = min(sizes)
         self._networked = len(sizes) > 1
-        self._oversubscribed = futex.oversubscribed(self._node.size)
+        oversubscribed = futex.oversubscribed(self._node.size)
         self._lock = threading.RLock()
         self._generations = [_Generation() for _ in range(GENERATIONS)]
         self._turn = 0
         self._roomless = False
-        sharing = world.allgather(self._oversubscribed, "say whether ranks share cores")
+        sharing = world.allgather(oversubscribed, "say whether ranks share cores")
         most = SMALL_ON_SHARED_CORES if any(sharing) and not self._networked else SMALL
         self._small = max(1 << 14, most // max(sizes) // ALIGNMENT * ALIGNMENT)
         chunk = min(LARGEST_CHUNK, CHUNKS // (2 * max(sizes)))
         chunk = max(SMALLEST_CHUNK, chunk // ALIGNMENT * ALIGNMENT)
         chosen = settings.current()
-        self._stalls = StallDetector(
-            chosen.stall_seconds, chosen.stall_abort_seconds, world.log, world.guard is not None
-        )
+        stalls = StallDetector(chosen.stall_seconds, chosen.stall_abort_seconds, world.log, world.guard is not None)
+        self._meeting = Meeting(self._node, self._lanes, None, self._networked, oversubscribed, stalls)
         self._lanes_made = [self._make_lane()]
         self._channel = self._open(chunk, self._lanes_made[0])
         self._apart: list[Channel] = []
@@ -111,16 +111,7 @@ class ProcessGroup:
         while True:
             channel, failure = None, ""
             try:
-                channel = Channel(
-                    self._node,
-                    self._lanes,
-                    lane,
-                    self._networked,
-                    min(self._small, chunk),
-                    chunk,
-                    self._oversubscribed,
-                    self._stalls,
-                )
+                channel = Channel(self._meeting._replace(lane=lane), min(self._small, chunk), chunk)
             except OutOfSharedMemory as error:
                 failure = str(error)
             failures = [text for text in self._world.allgather(failure, "make room for the exchange") if text]

@@ -14,6 +14,7 @@ from virtual import VirtualNode
 
 from matex_tf.exchange.allreduce import Channel
 from matex_tf.exchange.bucket import pack
+from matex_tf.exchange.node.barrier import Meeting
 from tests.support.cases import exchange
 
 HOSTS = {"one host": "", "2 + 2": "aabb", "in turn": "abab", "3 + 1": "aaab", "1 + 3": "abbb", "four": "abcd"}
@@ -60,7 +61,7 @@ def test_any_memory_of_a_node():
     sums = {}
 
     def rank(number):
-        channel = Channel(VirtualNode(number, 3, shared), 3, None, False, 1 << 14, 1 << 16, True)
+        channel = Channel(Meeting(VirtualNode(number, 3, shared), 3, None, False, True), 1 << 14, 1 << 16)
         for turn in range(3):
             arrays = [np.full(shapes[member], 10.0**number + turn, np.float32) for member in bucket.members]
             sums[number, turn] = channel.allreduce(bucket, arrays, 1, turn, 0, lambda held: None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,27 @@ _MANY = 33
 _SIGN = 4  # words of a sign: what, detail, held, verdict; two of them in turn
 
 
+class Meeting(NamedTuple):
+    """Who meets, and how.
+
+    Attributes:
+        node: the ranks of this node.
+        lanes: slices of a chunk, the same on every node; the first so many ranks of each node have one each, and so
+            counterparts on the others.
+        lane: the counterparts of this rank on the other nodes; None where it has none.
+        networked: whether there are other nodes.
+        oversubscribed: whether ranks of this node share cores.
+        stalls: what to do about ranks that do not come.
+    """
+
+    node: Node
+    lanes: int
+    lane: Lane | None
+    networked: bool
+    oversubscribed: bool
+    stalls: StallDetector | None = None
+
+
 class CheckedBarrier:
     """Where the ranks of a world meet, call after call.
 
@@ -39,39 +61,22 @@ class CheckedBarrier:
         doing: what the ranks are about, in words.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        lanes: int,
-        lane: Lane | None,
-        networked: bool,
-        oversubscribed: bool,
-        stalls: StallDetector | None,
-        room: int,
-    ):
-        """Collective over the node.
-
-        Args:
-            node: the ranks of this node.
-            lanes: the first so many ranks of each node have counterparts on the others.
-            lane: the counterparts of this rank on the other nodes; None where it has none.
-            networked: whether there are other nodes.
-            oversubscribed: whether ranks of this node share cores.
-            stalls: what to do about ranks that do not come.
-            room: bytes of shared memory beside what a meeting needs.
+    def __init__(self, meeting: Meeting, room: int):
+        """Collective over the node. Args: room: bytes of shared memory beside what a meeting needs.
 
         Raises:
             OutOfSharedMemory: on every rank of the node.
         """
-        self._node, self._lanes, self._lane, self._networked = node, lanes, lane, networked
+        node = meeting.node
+        self._node, self._lanes, self._lane, self._networked = meeting[:4]
         self._lock = threading.RLock()
         self._looks = [functools.partial(self._look, rank) for rank in range(node.size)]
-        self._stalls, self._awaited, self.doing = stalls, (0, 0), ""
+        self._stalls, self._awaited, self.doing = meeting.stalls, (0, 0), ""
         self._calls = self._done = self._given = 0
         lines = -(-node.size * _LINE * 4 // 4096) * 4096
         self._segment: SharedMemory = node.segment(lines + room)
         self._words = self._segment.words()
-        self._counters = Counters(self._words, self._segment.address, oversubscribed, _BROKEN, _ASLEEP)
+        self._counters = Counters(self._words, self._segment.address, meeting.oversubscribed, _BROKEN, _ASLEEP)
         many = node.size >= _MANY
         self._lines = np.asarray(self._words)[: node.size * _LINE].reshape(node.size, _LINE) if many else None
         self._others = [rank * _LINE + _PROGRESS for rank in range(node.size) if rank != node.rank]
