@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,8 +22,6 @@ from matex_tf.errors import MatexError, SettingError
 from matex_tf.features.groups.center import terms
 from matex_tf.features.groups.center.client import Client, Dealer, Lines, Servers
 from matex_tf.features.groups.center.member import Center, Member
-from matex_tf.features.groups.membership import Groups
-from matex_tf.settings import Settings
 
 _Answer = TypeVar("_Answer")
 _GONE = "the job that this group has joined has ended, or cannot be reached any more."
@@ -131,20 +129,10 @@ def _reach(servers: Servers) -> str:
 
 
 class Visitor(Member):
-    """What a rank of a group that joins does with the center in one training."""
+    """What a rank of a group that joins does with the center in one training, which it joins as it is made: it takes
+    the center. Where the job refuses the group that is a MatexError, in words."""
 
     _visit: Visit
-
-    def __init__(
-        self, groups: Groups, network: str, settings: Settings, variables: Sequence[Any], state: Sequence[Any] = ()
-    ):
-        """Join the training that is under way, and take the center. Collective.
-
-        Raises:
-            MatexError: the job refuses this group, in words.
-        """
-        self._terms = terms.of(settings, variables)
-        super().__init__(groups, network, settings, variables, state)
 
     def _enter(self, center: Center, codec: str) -> None:
         assert isinstance(center, Visit)
@@ -160,9 +148,9 @@ class Visitor(Member):
         self._dealer = Dealer(center.servers, center.trainings, center.name)
 
     def _join(self) -> None:
-        ranks = self._world
+        ranks, known = self._world, terms.of(self._settings, self._variables)
         answer, _ = self._visit.ask(
-            "join", training=self._visit.trainings, terms=self._terms, ranks=ranks.size, host=ranks.host
+            "join", training=self._visit.trainings, terms=known, ranks=ranks.size, host=ranks.host
         )
         if "refused" in answer:
             raise MatexError(f"the job refuses this group: {answer['refused']}.")
