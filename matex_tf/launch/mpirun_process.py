@@ -68,56 +68,42 @@ def run(
             they get SIGUSR2; if they have not ended after a minute, or 20 seconds, mpirun is told to end them. A batch
             system may send SIGTERM to all processes, so that mpirun must not hear of it: SIGINT stands for it.
     """
-    if sign is not None or not local:
-        return _run(command, local, survive, watch, sign, sign, saves)
-    with Sign() as heard:  # what the script has left running is told from ranks by it
-        return _run(command, local, survive, watch, None, heard, saves)
-
-
-def _run(
-    command: Sequence[str],
-    local: bool,
-    survive: bool,
-    watch: MpirunMonitor | None,
-    sign: Sign | None,
-    told: Sign | None,
-    saves: bool,
-) -> int:
-    """See `run`. Args: told: what rank 0 gives, also where mpirun's code is enough."""
-    environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
-    environ[starting.OF_THE_USER] = " ".join(name for name in environ if name.startswith(starting.BEGINNINGS))
-    starting.settle_hashes(environ)
-    direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
-    if direct:
-        begin = 0
-        with contextlib.suppress(OSError):  # of a pipe
-            begin = os.lseek(0, 0, os.SEEK_CUR)
-        environ[STDIN] = f"{begin}:/proc/{os.getpid()}/fd/{_can_be_opened(0)}"
-    if watch is None and (survive or not local or sign):
-        watch = MpirunMonitor(survive, sign)
-    heard = _STOPS | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
-    deaf = {signal.SIGTERM} if saves else set()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
-    try:
-        job = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL if direct else None,
-            stderr=watch.source if watch else None,
-            restore_signals=False,  # SIGPIPE would end mpirun in the middle of cleaning up, once this process is gone
-            preexec_fn=lifetime.begin_tied(
-                lambda: signal.pthread_sigmask(signal.SIG_SETMASK, {*before, *deaf}),
-                signal.SIGINT if saves else signal.SIGTERM,
-            ),
-        )
-        if local and loopback.INTERFACE in itertools.takewhile("-n".__ne__, command):
-            loopback.narrow_when_up(job.pid)
-        if watch:
-            os.close(watch.source)
-        left = LeftRunning(job.pid, told) if told and local else None
-        end = _wait(job, heard, watch, lambda: survive and sign is not None and sign.given, left)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # What the script has left running is told from ranks by what rank 0 gives, also where mpirun's code is enough.
+    with Sign() if sign is None and local else contextlib.nullcontext(sign) as told:
+        environ = {name: value for name, value in os.environ.items() if name not in ("MATEX_TF", STDIN)}
+        environ[starting.OF_THE_USER] = " ".join(name for name in environ if name.startswith(starting.BEGINNINGS))
+        starting.settle_hashes(environ)
+        direct = local and os.path.exists("/proc/self/fd/0") and not os.isatty(0)
+        if direct:
+            begin = 0
+            with contextlib.suppress(OSError):  # of a pipe
+                begin = os.lseek(0, 0, os.SEEK_CUR)
+            environ[STDIN] = f"{begin}:/proc/{os.getpid()}/fd/{_can_be_opened(0)}"
+        if watch is None and (survive or not local or sign):
+            watch = MpirunMonitor(survive, sign)
+        heard = _STOPS | {signal.SIGCHLD} | ({signal.SIGUSR1} if saves else set())
+        deaf = {signal.SIGTERM} if saves else set()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+        try:
+            job = subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL if direct else None,
+                stderr=watch.source if watch else None,
+                restore_signals=False,  # SIGPIPE would end mpirun as it cleans up, once this process is gone
+                preexec_fn=lifetime.begin_tied(
+                    lambda: signal.pthread_sigmask(signal.SIG_SETMASK, {*before, *deaf}),
+                    signal.SIGINT if saves else signal.SIGTERM,
+                ),
+            )
+            if local and loopback.INTERFACE in itertools.takewhile("-n".__ne__, command):
+                loopback.narrow_when_up(job.pid)
+            if watch:
+                os.close(watch.source)
+            left = LeftRunning(job.pid, told) if told and local else None
+            end = _wait(job, heard, watch, lambda: survive and sign is not None and sign.given, left)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     remove_session(job.pid)  # of one that was killed, or whose daemons on a lost host still wrote there
     leftovers.tidy()
     if local and job.returncode:
@@ -125,24 +111,29 @@ def _run(
     if watch:
         watch.close()
         watch.stopped = end.stopped or end.asked
-    if end.asked == signal.SIGTERM and job.returncode:
+    return _code(job.returncode, end, local, survive, watch, sign)
+
+
+def _code(ended: int, end: _End, local: bool, survive: bool, watch: MpirunMonitor | None, sign: Sign | None) -> int:
+    """The exit code of a job. Args: ended: that of mpirun, or the signal that has ended it; the others: see `run`."""
+    if end.asked == signal.SIGTERM and ended:
         end.stopped = end.asked
     if end.stopped:
         return 128 + end.stopped
     # Where the ssh to the daemon ends before its connection does, mpirun says so on stdout, and has the code of ssh.
-    if watch and (watch.lost_host or (survive and not local and job.returncode == _SSH_LOST)):
+    if watch and (watch.lost_host or (survive and not local and ended == _SSH_LOST)):
         print(f"matex_tf: error: {_LOST_HOST}", file=sys.stderr, flush=True)
-    if watch and watch.unreached and job.returncode:
+    if watch and watch.unreached and ended:
         hosts = ", ".join(dict.fromkeys(watch.unreached))
         print(
             f"matex_tf: error: ssh does not reach {hosts}, and no rank was started: "
             "check the names in --hosts, and that `ssh HOST true` ends without asking for a password (docs/hosts.md).",
             file=sys.stderr, flush=True,
         )  # fmt: skip
-    code = job.returncode if job.returncode >= 0 else 128 - job.returncode
-    if watch and watch.seconds >= 0 and job.returncode in (0, -signal.SIGKILL):
+    code = ended if ended >= 0 else 128 - ended
+    if watch and watch.seconds >= 0 and ended in (0, -signal.SIGKILL):
         code = watch.code
-    elif end.over and job.returncode == -signal.SIGKILL:
+    elif end.over and ended == -signal.SIGKILL:
         code = 0
     if survive and sign and sign.given:
         return 0  # whoever was killed meanwhile
