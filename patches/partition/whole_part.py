@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator
 
 from matex_tf.patches.partition.analysis import Node, Plan
+from matex_tf.patches.partition.rules import draws
+from matex_tf.patches.partition.shapes.shaped import numbers_of
 
 #: Ops that are named; the others are counted.
 _NAMED = 3
@@ -62,6 +64,34 @@ def of(plan: Plan) -> WholePart:
                 every += size
                 whole += size if part.labels[tensor].kind == "R" else 0.0
     return WholePart([(op.type, op.name) for op in plan.computed_whole], whole / every if every else 0.0)
+
+
+def numbers(plan: Plan, rows: int) -> float:
+    """How many numbers every rank computes of a batch; those of loops and branches once.
+
+    Args:
+        plan: of a step. rows: those of the batch.
+    """
+    whole = 0.0
+    for part, node in _nodes(plan):
+        for tensor in node.op.outputs:
+            shape = part.shaped.shape(tensor)
+            if shape is not None and None not in shape and part.labels[tensor].kind == "R":
+                size = math.prod(shape)  # type: ignore[arg-type]
+                whole += size * (rows / part.shaped.prime) ** len(part.shaped.rows_axes(tensor))
+    return whole
+
+
+def has_number(plan: Plan, rows: int) -> bool:
+    """Whether a step that was traced for any number of rows takes so many for all of a batch, as one does that draws
+    `tf.random.normal([rows, 8])`: every rank computes whole what follows.
+
+    Args:
+        plan: of the step. rows: those of each batch.
+    """
+    drawn = [op.outputs[0] for op in plan.shaped.ops if op.type in draws.TYPES]
+    met = [tensor for op in plan.computed_whole for tensor in op.inputs]
+    return rows > 1 and any(rows in numbers_of(tensor)[:1] for tensor in [*drawn, *met])
 
 
 def whole_line(name: str, why: str) -> str:

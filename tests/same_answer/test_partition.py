@@ -28,6 +28,13 @@ def test_batches_of_a_fixed_number_of_rows(ranks, kind):
     same(ranks(partitioned.numbered, (1, 3), kind=kind), rtol=1e-4, atol=1e-5)
 
 
+def test_draws_for_a_fixed_number_of_rows(ranks):
+    """A step that draws as many rows as each batch has, by their number, is traced for that: it can be split then."""
+    results = ranks(partitioned.drawn, (1, 3))
+    assert [rows for _, rows in results[3]] == [16] * 3, results[3]
+    same({size: [value for value, _ in values] for size, values in results.items()}, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("most", [32, 1], ids=["rebuilt", "one whole"])
 def test_a_second_tensor_with_rows_of_its_own(ranks, most):
     """How many it has may change from batch to batch while the rows of the batch stay; draws go on."""

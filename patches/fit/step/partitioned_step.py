@@ -7,7 +7,9 @@ the ranks decide alike; `how` says what this one has decided, for them to compar
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -146,6 +148,9 @@ class PartitionedStep:
             if promise is not None:
                 states = self._promised.of(promise.spec, lambda _: {})
             made = _Rebuilt(self, traced, spec, why, number, states)
+            if promise is not None and not number and made.has_number(self._number(built_with)):
+                made = self._for_number(made, built_with, first)
+                columns = columns if made.made_of[3] == 0 else (*columns, made.made_of[3])
             made.tell(self._name, self._told)
         while not made.is_current():  # ranks have died since its variables were put in parts
             made.renew()
@@ -153,6 +158,18 @@ class PartitionedStep:
             made = _Rebuilt(self, *made.made_of)
         self._rebuilt[str(columns)] = made
         self._last, self.how = (columns, made), made.how
+        return made
+
+    def _for_number(self, made: _Rebuilt, built_with: one_rank_shapes.Rows, first: int | None) -> _Rebuilt:
+        """What computes the same of the number of rows that each batch has, if less of it is whole then."""
+        _, spec, why, _, states = made.made_of
+        self._needs_number = True
+        with contextlib.suppress(Exception):  # what was traced for any number of rows is right
+            number, traced, _ = self._trace(spec, built_with, first)
+            other = _Rebuilt(self, traced, spec, why, number, states)
+            if other.whole(number) < made.whole(number):
+                return other
+        self._needs_number = False
         return made
 
     def _number(self, built_with: one_rank_shapes.Rows) -> int:
@@ -256,6 +273,14 @@ class _Rebuilt:
     def changes(self) -> Values:
         """The variables that it may change."""
         return Values(self.traced if self._partitioned is None else self._partitioned.graph())
+
+    def whole(self, rows: int) -> float:
+        """How many numbers every rank computes of a batch of so many rows."""
+        return math.inf if self._partitioned is None else whole_part.numbers(self._partitioned.plan, rows)
+
+    def has_number(self, rows: int) -> bool:
+        """Whether it takes so many rows for all of a batch; see `whole_part.has_number`."""
+        return self._partitioned is not None and whole_part.has_number(self._partitioned.plan, rows)
 
     def tell(self, name: str, told: set[str]) -> None:
         """Say what every rank computes whole, all of the step or a part of it.

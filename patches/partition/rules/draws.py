@@ -35,6 +35,9 @@ STATEFUL: dict[str, tuple[str, Callable[..., Any]]] = {
     "RandomUniformInt": ("StatelessRandomUniformIntV2", counting.stateless_random_uniform_int_v2),
 }
 
+#: The types of ops that draw.
+TYPES = (*_COUNTED, *STATEFUL)
+
 
 @rule(*_COUNTED)
 def counted(op: Op) -> Ruling | None:

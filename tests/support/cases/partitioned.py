@@ -186,6 +186,38 @@ def numbered(kind):
         settings.use(before)
 
 
+class Drawn(keras.Model):
+    """Computes of as many random rows as it knows that a batch has, as the steps of many GANs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.end = layers.Dense(6), keras.Sequential([layers.Dense(8, "relu"), layers.Dense(1)])
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            drawn = self.body(tf.random.normal([16, 3]))
+            labels = tf.concat([tf.ones([16, 1]), tf.zeros([16, 1])], 0)
+            loss = tf.reduce_mean((self.end(tf.concat([drawn, x], 0)) - labels) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"step_loss": loss}
+
+
+def drawn():
+    """What `fit` leaves behind, and for how many rows the step was traced."""
+    before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
+    try:
+        keras.utils.set_random_seed(3)
+        x, model = np.random.RandomState(0).rand(48, 6).astype("float32"), Drawn()
+        model.compile(keras.optimizers.SGD(0.02))
+        history = model.fit(tf.data.Dataset.from_tensor_slices(x).batch(16, drop_remainder=True), epochs=2, verbose=0)
+        own = getattr(model.train_function, "step", None)  # one rank has Keras' function
+        traced = [rows for step in own.graphs.partitioned.values() for rows in step._traced] if own else [0]
+        weights = [np.asarray(weight) for weight in model.weights]
+        return {"history": history.history, "weights": weights}, traced[-1]
+    finally:
+        settings.use(before)
+
+
 class Bags(keras.Model):
     """Sums of embeddings over rows of any length."""
 
