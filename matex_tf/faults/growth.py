@@ -218,7 +218,9 @@ class Growth:
         for _ in range(ranks):
             on_their_way = self.on_their_way
             host, why = places.next(on_their_way)
-            if why := self._no_room(len(on_their_way)) or why:
+            if 0 < self._most <= self._world.size + len(on_their_way):
+                why = f"the job has --max-ranks {self._most}"
+            if why:
                 coming.append(_Coming(-1, time.monotonic()))
                 self._lose(coming[-1], f"a joining rank is refused: {why}")
                 continue
@@ -228,10 +230,6 @@ class Growth:
             coming.append(one)
             threading.Thread(target=self._start, args=(one,), daemon=True).start()
         return coming
-
-    def _no_room(self, coming: int) -> str:
-        """Why no other rank is started, in words; empty where one is. Args: coming: how many are on their way."""
-        return f"the job has --max-ranks {self._most}" if 0 < self._most <= self._world.size + coming else ""
 
     @property
     def _own(self) -> int:

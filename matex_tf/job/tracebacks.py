@@ -68,10 +68,6 @@ def _is_ours(path: str) -> bool:
 
 def _folders() -> list[str]:
     """Where the packages lie; readers and patches are elsewhere than the rest if this is installed editable."""
-    beside = os.path.dirname(_OURS)
-    parts = [os.path.join(beside, name) for name in ("patches", "readers") if not _installed()]
+    beside = _OURS if os.path.isdir(os.path.join(_OURS, "patches")) else os.path.dirname(_OURS)
+    parts = [os.path.join(beside, name) for name in ("patches", "readers")]
     return [_OURS, os.path.dirname(os.path.abspath(wrapt.__file__)), *parts]
-
-
-def _installed() -> bool:
-    return os.path.isdir(os.path.join(_OURS, "patches"))

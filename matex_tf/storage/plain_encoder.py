@@ -155,9 +155,6 @@ class _Writer:
         self.arrays.append(value)
         return ""
 
-    def _of_deque(self, value: collections.deque[Any], where: str, depth: int) -> Any:
-        return [value.maxlen, self._items(value, where, depth)]
-
     def _of_dict(self, value: dict[Any, Any], where: str, depth: int) -> Any:
         return [
             [self.put(key, f"a key of {where}", depth + 1), self.put(item, f"{where}[{key!r:.40}]", depth + 1)]
@@ -183,7 +180,7 @@ _CHANGING: dict[type[Any], Callable[[_Writer, Any, str, int], Any]] = {
     **dict.fromkeys((list, set), _Writer._items),
     **dict.fromkeys((dict, collections.OrderedDict, collections.Counter), _Writer._of_dict),
     bytearray: lambda writer, value, where, depth: writer._bytes(bytes(value)),
-    collections.deque: _Writer._of_deque,
+    collections.deque: lambda writer, value, where, depth: [value.maxlen, writer._items(value, where, depth)],
     collections.defaultdict: _Writer._of_defaultdict,
     **dict.fromkeys((np.ndarray, np.memmap), lambda writer, value, where, depth: writer._array(value, where)),
     random.Random: lambda writer, value, where, depth: writer.put(value.getstate(), where, depth + 1),

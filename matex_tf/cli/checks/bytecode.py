@@ -21,7 +21,7 @@ def findings() -> list[Finding]:
     if not missing:
         return [Finding("Bytecode", "compiled")]
     names = " and ".join(missing)
-    kept = [folder for folder in missing.values() if not _is_writable(folder)]
+    kept = sys.pycache_prefix is None and [folder for folder in missing.values() if not os.access(folder, os.W_OK)]
     places = " ".join(str(folder) for folder in missing.values())
     if sys.dont_write_bytecode:
         why = "and PYTHONDONTWRITEBYTECODE is set: unset it, or run"
@@ -54,7 +54,3 @@ def is_compiled(folder: Path) -> bool:
 def _modules(folder: Path) -> Iterator[str]:
     for place, _, names in os.walk(folder):
         yield from (os.path.join(place, name) for name in names if name.endswith(".py"))
-
-
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK) or sys.pycache_prefix is not None

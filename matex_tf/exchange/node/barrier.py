@@ -110,12 +110,9 @@ class CheckedBarrier:
         """Wait until the sums over all nodes are there, on every lane."""
         if self._lane is not None:
             self._lane.finish()
-            self._deliver()
+            self._counters.set(self._node.rank * _LINE + _DELIVERED, self._given + 1)
         self._given += 1
         self._await(_DELIVERED, range(self._lanes), self._given)
-
-    def _deliver(self) -> None:
-        self._counters.set(self._node.rank * _LINE + _DELIVERED, self._given + 1)
 
     def _sign(self, what: int, detail: int, held: int) -> None:
         place = self._node.rank * _LINE + _SIGNS + _SIGN * (self._calls & 1)

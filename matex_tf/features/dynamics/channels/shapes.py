@@ -108,10 +108,6 @@ def _concatenate(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
     return [Flow(shape, axis, np.concatenate(parts))]
 
 
-def _repeat_vector(analysis: Analysis, layer: Any, call: Call) -> list[Flow]:
-    return [call.flows[0].shaped(shape) for shape in call.shapes]
-
-
 def _get_item(analysis: Analysis, operation: Any, call: Call) -> list[Flow]:
     """A part of a tensor along other axes than that of its channels, as in `x[:, 0]`."""
     (flow,), (shape,) = call.flows, call.shapes
@@ -150,7 +146,7 @@ LAYERS = {
     "Reshape": _reshape,
     "Permute": _permute,
     "Concatenate": _concatenate,
-    "RepeatVector": _repeat_vector,
+    "RepeatVector": lambda analysis, layer, call: [call.flows[0].shaped(shape) for shape in call.shapes],
     "TimeDistributed": _time_distributed,
 }
 OPS = {

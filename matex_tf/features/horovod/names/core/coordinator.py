@@ -164,14 +164,15 @@ class Coordinator:
             joining = next(pending for pending in mine if pending.request.kind == "join")
             self._end(joining, self._last(joining))
             return
-        common = next((one for one in asked[others[0]] if _all_have(one, asked, others)), None)
+        keys = [{request.key for request in asked[rank]} for rank in others]
+        common = next((one for one in asked[others[0]] if all(one.key in those for those in keys)), None)
         own = next((pending for pending in mine if common and pending.request.key == common.key), None)
         if common is None:
             self._wait_or_fail(mine, asked, others, max(waited for _, waited in said))
             return
         versions = [next(one for one in asked[rank] if one.key == common.key) for rank in others]
         error = _misfit(versions, others)
-        if error is None and any(joined) and not _joinable(common, joined):
+        if error is None and any(joined) and (common.kind not in JOINED or common.fault):
             error = BadArgument(
                 f"{common.what} cannot be done while {name_ranks([r for r, j in enumerate(joined) if j])} "
                 f"has joined: after join() ranks take part in {' and '.join(JOINED)} of other ranks alone."
@@ -253,20 +254,12 @@ def _carry_out(among: Collectives, request: Request, arrays: Sequence[Any]) -> A
     raise MatexError(f"there is no collective {kind}; this is an error of matex_tf.")
 
 
-def _all_have(request: Request, asked: list[list[Request]], ranks: list[int]) -> bool:
-    return all(any(other.key == request.key for other in asked[rank]) for rank in ranks)
-
-
 def _misfit(versions: list[Request], ranks: list[int]) -> MatexError | None:
     """The error that says in what requests of one key differ; None where they do not."""
     if all((one.kind, one.details) == (versions[0].kind, versions[0].details) for one in versions):
         return None
     text = difference([(one.what, one.details, "") for one in versions], ranks)
     return BadArgument(text) if any(one.fault for one in versions) else Mismatch(text)
-
-
-def _joinable(request: Request, joined: list[bool]) -> bool:
-    return request.kind in JOINED and not request.fault
 
 
 def _nothing(request: Request) -> list[np.ndarray]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
 import sys
 from typing import Any
 
@@ -56,7 +57,7 @@ def _serve_on_keras_3() -> None:
     wrapt.wrap_function_wrapper(_BASE, "BaseOptimizer.__init__", _with_rate)
     inherited = base.variables
     base.variables = property(lambda optimizer: VariableList(inherited.fget(optimizer)))
-    base.lr = property(_rate, _set_rate)
+    base.lr = property(operator.attrgetter("learning_rate"), lambda own, value: setattr(own, "learning_rate", value))
     trainer = importlib.import_module("keras.src.trainers.trainer")
     compiling = f"{keras_lines.trainer(trainer)}.compile"
     wrapt.wrap_function_wrapper(trainer, compiling, _without("experimental_run_tf_function"))
@@ -87,14 +88,6 @@ def _with_rate(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
         del kwargs["lr"]
         args = args[1:]
     return wrapped(*args, **kwargs)
-
-
-def _rate(optimizer: Any) -> Any:
-    return optimizer.learning_rate
-
-
-def _set_rate(optimizer: Any, value: Any) -> None:
-    optimizer.learning_rate = value
 
 
 def _without(name: str) -> Any:
