@@ -19,6 +19,7 @@ import numpy as np
 
 from matex_tf.patches.common import keras_lines, seeds
 from matex_tf.patches.fit.step.step_graphs import StepGraphs
+from matex_tf.patches.shards import variable as in_parts
 
 _SIZES = ("Shape", "ShapeN", "Size", "Rank")  # known without the batch, if it has as many rows as promised
 _UNCHANGED = ("Cast", "Identity")
@@ -94,6 +95,8 @@ def _without_batch(traced: Any, promised: bool) -> list[Any]:
     inside = dict(zip(map(id, traced.captured_inputs), traced.inputs[count:], strict=True))
     found = []
     for variable in traced.variables:
+        if in_parts.is_split(variable):  # its handle would make it whole, in an order that ranks may differ in
+            continue
         handle = inside.get(id(variable.handle))
         changing = [] if handle is None else [op for op in handle.consumers() if op.type != "ReadVariableOp"]
         if changing and all(_adds(op, handle) and not _needs(op, of_batch, promised) for op in changing):

@@ -79,7 +79,7 @@ ROOMS: dict[str, str] = {
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.steps"
-        " patches.fit.step"
+        " patches.fit.step patches.shards"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
         " patches.steps"
     ),
