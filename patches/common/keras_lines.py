@@ -138,6 +138,12 @@ def optimizer_classes() -> tuple[type, ...]:
     return tuple(found)
 
 
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a model holds as attributes, the compiled one first."""
+    held, classes = [getattr(model, "optimizer", None), *vars(model).values()], optimizer_classes()
+    return list({id(o): o for o in held if isinstance(o, classes)}.values())
+
+
 def layer_classes() -> tuple[type, ...]:
     """The base classes of the layers of every Keras that is imported."""
     holders = [getattr(sys.modules.get(name), "layers", None) for name in ("keras", "tf_keras")]

@@ -169,6 +169,8 @@ def as_own(dataset: Any, found: Whose, what: str) -> Any:
         dataset: of batches. found: who holds them, and whether the script has marked that. what: the call, for the
             line.
     """
+    if found.mark == "source" and what == "fit":
+        log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     if not found.mark:
         meant = world.current().holds_shard
         log_once.log(

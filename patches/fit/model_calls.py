@@ -13,7 +13,7 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
+from matex_tf.patches.common import keras_lines, model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.fit import asked, falling_behind
 from matex_tf.patches.keras import metrics, weights
@@ -101,7 +101,7 @@ class ModelCalls(abc.ABC):
         if isinstance(model.train_function, self.step_function):
             model.train_function.feed.end_fit()
         if not strategies.current().replicas_identical:
-            optimizers = weights.optimizers_of(model)
+            optimizers = keras_lines.optimizers_of(model)
             # Keras has put each rank's own moving averages in the place of its weights.
             notes.unmerged = notes.unmerged or any(getattr(one, "use_ema", False) for one in optimizers)
         weights.merge_statistics(model)

@@ -28,15 +28,9 @@ def variables_of(model: Any) -> list[Any]:
     """The variables of a model and of the optimizers that it holds, each once; metrics apart."""
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     found = {id(variable): variable for variable in keras_lines.variables(model)}
-    for optimizer in optimizers_of(model):
+    for optimizer in keras_lines.optimizers_of(model):
         found.update((id(variable), variable) for variable in keras_lines.optimizer_variables(optimizer))
     return [variable for key, variable in found.items() if key not in metrics]
-
-
-def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers that a model holds as attributes, the compiled one first."""
-    held, classes = [getattr(model, "optimizer", None), *vars(model).values()], keras_lines.optimizer_classes()
-    return list({id(o): o for o in held if isinstance(o, classes)}.values())
 
 
 def lying_in_parts(model: Any) -> list[Any]:
@@ -56,7 +50,7 @@ def in_parts_of(model: Any) -> Slots | None:
     """The variables of a model and its optimizers that lie in parts; None for nothing."""
     if not has_parts(model):
         return None
-    return Slots(optimizers_of(model), model.trainable_variables, lying_in_parts(model))
+    return Slots(keras_lines.optimizers_of(model), model.trainable_variables, lying_in_parts(model))
 
 
 def into_parts(model: Any, builds: bool) -> None:
@@ -93,7 +87,7 @@ def trained_by_steps(model: Any) -> tuple[list[Any], list[Any]]:
 
 def progress_of(model: Any) -> list[Any]:
     """The variables of optimizers that say how far training is: how many updates there were, and the learning rate."""
-    held = [one for optimizer in optimizers_of(model) for one in keras_lines.optimizer_variables(optimizer)]
+    held = [one for optimizer in keras_lines.optimizers_of(model) for one in keras_lines.optimizer_variables(optimizer)]
     names = ("iteration", "learning_rate")
     return [one for one in held if keras_lines.path(one).rpartition("/")[2].partition(":")[0] in names]
 
@@ -133,7 +127,9 @@ def take_from_rank_0(variables: Sequence[Any], names: Sequence[str], what: str) 
 
 def own_accumulators(model: Any) -> list[Any]:
     """Gradient accumulators in which each rank gathers its own part, to be exchanged with the next update."""
-    accumulating = [one for one in optimizers_of(model) if getattr(one, "gradient_accumulation_steps", None)]
+    accumulating = [
+        one for one in keras_lines.optimizers_of(model) if getattr(one, "gradient_accumulation_steps", None)
+    ]
     if (
         not accumulating
         or not strategies.current().averages_gradients

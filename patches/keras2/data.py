@@ -129,6 +129,4 @@ def _configure(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
             log_once.log(f"each rank makes every batch of the data, and keeps its rows (--data exact): {why}")
         if purpose == "predict":
             model_state.of(asked.arguments["model"]).predicts = found.made
-    if asked.training and found.mark == "source":
-        log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result

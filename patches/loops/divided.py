@@ -31,11 +31,43 @@ Site = tuple[str, int]
 
 
 class Batch(NamedTuple):
-    """What a pipeline gives: a batch as a whole, or this rank's rows of it and their share."""
+    """What a pipeline gives.
 
-    whole: Any
-    own: Any = None
+    Attributes:
+        data: the whole of a batch, or this rank's rows.
+        share: which rows these are; None if they are all.
+    """
+
+    data: Any
     share: RowRange | None = None
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Its tensors."""
+        return list(tf.nest.flatten(self.data))
+
+    @property
+    def total(self) -> int:
+        """Rows of the whole batch."""
+        return row_slicing.rows_of(self.data) if self.share is None else self.share.total
+
+    @property
+    def slices(self) -> tuple[bool, ...]:
+        """For each tensor, whether its first axis runs over the rows."""
+        return row_slicing.sliceable(self.data)
+
+    def rows_of(self, share: RowRange) -> list[Any]:
+        """The tensors, of which those with rows have the rows of a rank."""
+        if self.share is not None:
+            return self.tensors
+        end = share.first + share.high - share.low
+        return list(tf.nest.flatten(row_slicing.take(self.data, self.slices, share.first, end)))
+
+    def whole(self) -> list[Any]:
+        """The tensors with all rows. All ranks come here."""
+        if self.share is None:
+            return self.tensors
+        return list(tf.nest.flatten(whole_batch.joined(self.data, self.slices, self.share)))
 
 
 class Division:
@@ -81,7 +113,7 @@ class Division:
         piece = next_piece()
         pieces, taken, rows, total, first = map(int, piece.share.numpy())
         if not pieces:
-            return Batch(None, piece.data, RowRange(0, taken, rows, total, first))
+            return Batch(piece.data, RowRange(0, taken, rows, total, first))
         parts = [piece.data, *(next_piece().data for _ in range(pieces - 1))]
 
         def join(*leaves: Any) -> Any:
@@ -99,11 +131,10 @@ class Division:
             self._all_own = all(everyone)
             if not any(everyone):
                 return batch
-        data, share = batch.own, batch.share
-        if share is None:
-            data = batch.whole
-            share = RowRange.of(row_slicing.rows_of(row_slicing.to_tensors(data)), ranks.rank, ranks.size)
-        return Batch(whole_batch.joined(data, row_slicing.sliceable(data), share))
+        share = batch.share or RowRange.of(
+            row_slicing.rows_of(row_slicing.to_tensors(batch.data)), ranks.rank, ranks.size
+        )
+        return Batch(whole_batch.joined(batch.data, batch.slices, share))
 
 
 class _Pipeline(decide.Data):

@@ -29,7 +29,7 @@ from matex_tf.patches.checking import one_rank
 from matex_tf.patches.common import batch_share, log_once, row_slicing, sharing_report, under_way, wrapping
 from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
 from matex_tf.patches.loops.compiled import one_rank_trace
-from matex_tf.patches.loops.compiled.taken import TakenBatch, taken_once
+from matex_tf.patches.loops.compiled.taken import taken_once
 from matex_tf.state import notes
 
 
@@ -185,9 +185,9 @@ class SharedIterator(_iterators.OwnedIterator):
         """Of a batch of the script's."""
         return self.element_spec
 
-    def take_for_step(self) -> TakenBatch:
+    def take_for_step(self) -> divided.Batch:
         """The next batch, for a compiled step that takes it by itself."""
-        return TakenBatch(_iterators_next(self))
+        return divided.Batch(_iterators_next(self))
 
     def _next_internal(self) -> Any:
         if not tf.executing_eagerly() and one_rank_trace.now() is not None:
@@ -248,15 +248,13 @@ class DividedIterator(SharedIterator):
 
     def _unshared(self, division: divided.Division) -> Any:
         """The next batch, where nobody shares it out: whole."""
-        batch = division.batch(functools.partial(_iterators_next, self))
-        return batch.whole if batch.share is None else batch.own
+        return division.batch(functools.partial(_iterators_next, self)).data
 
-    def take_for_step(self) -> TakenBatch:
+    def take_for_step(self) -> divided.Batch:
         assert self.division is not None
         if not self.division.saved:
             self.division.ask(own=True)
-        batch = self.division.batch(functools.partial(_iterators_next, self))
-        return TakenBatch(batch.whole if batch.share is None else batch.own, batch.share)
+        return self.division.batch(functools.partial(_iterators_next, self))
 
     @property
     def _whole_spec(self) -> Any:

@@ -125,7 +125,7 @@ class SharedLoop:
         self._batches += 1
         if self._mode == _PARTITIONED and self._division is not None and self._division.agreed:
             batch = self._division.joined(batch)
-        data = batch.whole
+        data = batch.data
         if first and not self._mode and batch.share is None:
             self._mode = self._look(row_slicing.to_tensors(data))
             self._touched = position.touches()
@@ -154,7 +154,7 @@ class SharedLoop:
         position.enter(position.SPLIT, share.rows, share.total, share.high - share.low, share.first, self)
         divided.agree(self._dataset, self._site)
         if batch.share is not None:
-            return batch.own
+            return data
         own = row_slicing.take(data, row_slicing.sliceable(data), share.low, share.high)
         if not self._checked:
             self._checked = True

@@ -25,16 +25,6 @@ def install(module: ModuleType) -> None:
     owner.apply = _applying(owner.apply)
 
 
-def unique(names: Iterable[str]) -> list[str]:
-    """Names in their order, with a number where one comes again."""
-    counted: dict[str, int] = {}
-    found = []
-    for name in names:
-        counted[name] = counted.get(name, -1) + 1
-        found.append(f"{name} ({counted[name]})" if counted[name] else name)
-    return found
-
-
 def nudge(variables: Iterable[Any], step: Any) -> None:
     """Nudge weights after a step of a loop of the script's own, also in a graph.
 
@@ -55,7 +45,7 @@ def add(known: list[Any], slots: Iterable[Any], step: Any) -> None:
         known: what it trains. slots: its own variables. step: see `nudge`.
     """
     own = [*known, *slots]
-    names = unique([keras_lines.path(variable) for variable in own])  # a loop may train variables of TensorFlow
+    names = recorder.unique(map(keras_lines.path, own))  # a loop may train variables of TensorFlow
     nudge(known, step)
 
     def write(*values: np.ndarray) -> None:

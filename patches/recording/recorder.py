@@ -152,13 +152,8 @@ def _logs(logs: Any) -> dict[str, np.ndarray]:
 
 def _add_model(model: Any) -> None:
     _whole(model)
-    kinds = keras_lines.optimizer_classes()
-    held = [getattr(model, "optimizer", None), *vars(model).values()]
-    slots = [
-        variable
-        for optimizer in {id(one): one for one in held if isinstance(one, kinds)}.values()
-        for variable in keras_lines.optimizer_variables(optimizer)
-    ]
+    held = keras_lines.optimizers_of(model)
+    slots = [variable for optimizer in held for variable in keras_lines.optimizer_variables(optimizer)]
     of_metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     known = of_metrics | {id(variable) for variable in slots}
     _of_run().add_variables([variable for variable in keras_lines.variables(model) if id(variable) not in known], slots)
@@ -175,15 +170,19 @@ def _whole(model: Any) -> None:
 
 
 def _named(variables: Iterable[Any]) -> dict[str, np.ndarray]:
-    """Values by path; what is called the same gets a number."""
-    named: dict[str, np.ndarray] = {}
-    for variable in variables:
-        if seeds.is_generator_state(variable):
-            continue
-        path = getattr(variable, "path", variable.name)
-        name = path if path not in named else f"{path} ({len(named)})"
-        named[name] = np.asarray(variable)
-    return named
+    """Values by path."""
+    kept = [variable for variable in variables if not seeds.is_generator_state(variable)]
+    return dict(zip(unique(map(keras_lines.path, kept)), map(np.asarray, kept), strict=True))
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names in their order, with a number where one comes again."""
+    counted: dict[str, int] = {}
+    found = []
+    for name in names:
+        counted[name] = counted.get(name, -1) + 1
+        found.append(f"{name} ({counted[name]})" if counted[name] else name)
+    return found
 
 
 def add_step(names: Sequence[str], values: Sequence[np.ndarray], weights: int) -> None:

@@ -26,8 +26,7 @@ from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import active_flag, model_state, wrapping
-from matex_tf.patches.keras import weights
+from matex_tf.patches.common import active_flag, keras_lines, model_state, wrapping
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
 from matex_tf.patches.shards.serving import Parts
@@ -253,7 +252,7 @@ def _compiled(model: Any) -> list[str]:
     """What a model was compiled with, as far as plain values say it; rates may have changed."""
     found = [f"loss {getattr(model.loss, '__name__', model.loss)}"] if isinstance(model.loss, (str, type)) else []
     found += [f"{name} {getattr(model, name)}" for name in ("jit_compile", "run_eagerly", "steps_per_execution")]
-    for optimizer in weights.optimizers_of(model):
+    for optimizer in keras_lines.optimizers_of(model):
         config = optimizer.get_config()
         plain = {name: value for name, value in config.items() if isinstance(value, (int, float, str, type(None)))}
         found.append(type(optimizer).__name__)

@@ -54,7 +54,7 @@ def take(model: Any, callbacks: list[Any], python_draws: bool) -> dict[str, Any]
         "unmerged": remembered.unmerged,
         "stop_training": bool(getattr(model, "stop_training", False)),
         "callbacks": callback_state.take(callbacks),
-        "rates": [keras_lines.rates(optimizer) for optimizer in weights.optimizers_of(model)],
+        "rates": [keras_lines.rates(optimizer) for optimizer in keras_lines.optimizers_of(model)],
     }
 
 
@@ -189,7 +189,7 @@ def give_back(model: Any, callbacks: list[Any], kept: dict[str, Any], first: boo
     remembered.unmerged = kept["unmerged"]
     remembered.accumulators_whole = True
     model.stop_training = kept["stop_training"]
-    for optimizer, rates in zip(weights.optimizers_of(model), kept.get("rates", ()), strict=False):
+    for optimizer, rates in zip(keras_lines.optimizers_of(model), kept.get("rates", ()), strict=False):
         keras_lines.set_rates(optimizer, rates)
     _set_draws(draws)
     callback_state.give_back(callbacks, kept["callbacks"])

@@ -183,7 +183,7 @@ def _memory(variable: Any) -> tuple[tf.Tensor, tf.DType]:
 def trained_by_gradients(model: Any) -> list[Any]:
     """The variables of a model that gradients change, which are the same on every rank."""
     found = {id(variable): variable for variable in model.trainable_variables}
-    for optimizer in weights.optimizers_of(model):
+    for optimizer in keras_lines.optimizers_of(model):
         found.update((id(variable), variable) for variable in keras_lines.optimizer_variables(optimizer))
     return list(found.values())
 

@@ -79,8 +79,6 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
             _divide(iterator, found.made, what)
     if of_tf_data:
         unused_iterators.leave_out(iterator)
-    if training and found.mark == "source":
-        log_once.log("--data source: each rank does its part of the pipeline's work; batches may hold other rows")
     return result
 
 

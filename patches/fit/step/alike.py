@@ -26,7 +26,9 @@ def check(model: Any) -> None:
     Raises:
         RanksDisagree: a value is another on another rank.
     """
-    of_optimizers = {id(one) for held in weights.optimizers_of(model) for one in keras_lines.optimizer_variables(held)}
+    of_optimizers = {
+        id(one) for held in keras_lines.optimizers_of(model) for one in keras_lines.optimizer_variables(held)
+    }
     pending.agree(variables := weights.variables_of(model))
     held: list[tuple[str, Callable[[], Any]]] = [
         (keras_lines.path(one), functools.partial(_value, one))

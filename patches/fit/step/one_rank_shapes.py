@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from matex_tf.patches.common import keras_lines, under_way, wrapping
+from matex_tf.patches.common import keras_lines, row_slicing, under_way, wrapping
 from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.state import notes
 
@@ -46,13 +46,8 @@ class Promise(NamedTuple):
     def spec(self) -> Any:
         """Specs of the batches of one rank's iterator, nested."""
         given = self.given.data if isinstance(self.given, LocalBatch) else self.given
-        leaves = [
-            tf.TensorSpec([count, *leaf.shape[1:]], leaf.dtype)
-            if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
-            else leaf
-            for leaf, count in zip(tf.nest.flatten(given), self.rows, strict=True)
-        ]
-        return tf.nest.pack_sequence_as(given, leaves)
+        leaves = map(row_slicing.any_rows, tf.nest.flatten(given), self.rows)
+        return tf.nest.pack_sequence_as(given, list(leaves))
 
 
 class _Known(NamedTuple):

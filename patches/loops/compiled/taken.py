@@ -4,55 +4,11 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
-from matex_tf.exchange import tf_op
-from matex_tf.patches.common import row_slicing
 from matex_tf.patches.loops.compiled import one_rank_trace
-
-
-class TakenBatch(NamedTuple):
-    """A batch that a compiled step takes by itself.
-
-    Attributes:
-        data: the whole of it, or this rank's rows.
-        share: which rows these are; None if they are all.
-    """
-
-    data: Any
-    share: row_slicing.RowRange | None = None
-
-    @property
-    def tensors(self) -> list[Any]:
-        """Its tensors."""
-        return list(tf.nest.flatten(self.data))
-
-    @property
-    def total(self) -> int:
-        """Rows of the whole batch."""
-        return row_slicing.rows_of(self.data) if self.share is None else self.share.total
-
-    @property
-    def slices(self) -> tuple[bool, ...]:
-        """For each tensor, whether its first axis runs over the rows."""
-        return row_slicing.sliceable(self.data)
-
-    def rows_of(self, share: row_slicing.RowRange) -> list[Any]:
-        """The tensors, of which those with rows have the rows of a rank."""
-        if self.share is not None:
-            return self.tensors
-        end = share.first + share.high - share.low
-        return list(tf.nest.flatten(row_slicing.take(self.data, self.slices, share.first, end)))
-
-    def whole(self) -> list[Any]:
-        """The tensors with all rows. All ranks come here."""
-        if self.share is None:
-            return self.tensors
-        rows = [leaf[: self.share.rows] for leaf, has in zip(self.tensors, self.slices, strict=True) if has]
-        joined = iter(tf_op.gather_over_ranks(rows, "join rows", ["rows"] * len(rows)))
-        return [next(joined) if has else leaf for leaf, has in zip(self.tensors, self.slices, strict=True)]
 
 
 def taken_once(resource: Any, spec: Any) -> Any:

@@ -19,7 +19,6 @@ from matex_tf.features.samples.options import SampleOptions
 from matex_tf.features.samples.patches.pruning import LOG, Pruning
 from matex_tf.features.samples.patches.schedules import Ahead
 from matex_tf.patches.common import keras_lines, model_state, wrapping
-from matex_tf.patches.keras import weights
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.state import notes
 
@@ -51,7 +50,7 @@ def _fit(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         chosen,
         int(given.arguments["epochs"]),
         notes.of(model, Factors).variable,
-        Ahead(weights.optimizers_of(model)),
+        Ahead(keras_lines.optimizers_of(model)),
         functools.partial(resume_fit.choice_in, model),
     )
     known.row_choice = pruning
