@@ -41,7 +41,7 @@ class Counters:
     def before_step(self) -> None:
         """Call before each step on a batch of a pipeline."""
         if self._steps < 2:  # the second is after the weights of rank 0, or of a checkpoint, have been taken
-            self._noted = {id(counter): (counter, _value(counter)) for counter in self._found()}
+            self._noted = {id(counter): (counter, np.array(counter)) for counter in self._found()}
             self._since = self._steps
         self._steps += 1
 
@@ -54,15 +54,15 @@ class Counters:
             return
         for optimizer in _optimizers(self._model) if self._graphs.kind == "train" else []:
             every = getattr(optimizer, "gradient_accumulation_steps", None)
-            if every and (int(_value(optimizer._iterations)) + 1) % every == 0:
+            if every and (int(np.array(optimizer._iterations)) + 1) % every == 0:
                 for sums in optimizer._accumulated_gradients:  # to empty them needs no gradients either
                     if sums is not None:
                         sums.assign(np.zeros(sums.shape, sums.dtype))
         for counter in self._found():
-            _, before = self._noted.get(id(counter), (None, np.zeros_like(_value(counter))))
-            added = _value(counter).astype(np.int64) - before.astype(np.int64)
+            _, before = self._noted.get(id(counter), (None, np.zeros_like(np.array(counter))))
+            added = np.array(counter).astype(np.int64) - before.astype(np.int64)
             if (added % steps == 0).all() and (added > 0).any():
-                counter.assign((_value(counter) + added // steps).astype(before.dtype))
+                counter.assign((np.array(counter) + added // steps).astype(before.dtype))
 
     def _found(self) -> list[Any]:
         """The counters of a model's optimizers, the states of generators that a step of it may advance, and what else
@@ -129,17 +129,12 @@ def _needs(op: Any, others: set[Any], promised: bool) -> bool:
     return False
 
 
-def _value(counter: Any) -> np.ndarray:
-    return np.array(counter)
-
-
 def _optimizers(model: Any) -> list[Any]:
     """The optimizers of a model; not those that scale the loss, which look at gradients before all else."""
     from keras.src.optimizers import loss_scale_optimizer
-    from keras.src.optimizers import optimizer as base
 
-    held = {id(one): one for one in (model.optimizer, *vars(model).values()) if isinstance(one, base.Optimizer)}
-    return [one for one in held.values() if not isinstance(one, loss_scale_optimizer.LossScaleOptimizer)]
+    held = keras_lines.optimizers_of(model)
+    return [one for one in held if not isinstance(one, loss_scale_optimizer.LossScaleOptimizer)]
 
 
 def _counts_first(optimizer: Any) -> bool:
