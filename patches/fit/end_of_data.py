@@ -49,7 +49,8 @@ class Counters:
         """Call where a step has found no batch: each counter goes on by what a step has added to it."""
         steps = self._steps - self._since if self._steps else 0
         self._steps = 0
-        one_ahead = keras_lines.version() < (3, 16) and not self._model.run_eagerly
+        one_op = self._model.run_eagerly or self._model.jit_compile  # what waits for the batch as a whole
+        one_ahead = keras_lines.version() < (3, 16) and not one_op
         if not steps or not one_ahead or self._model.steps_per_execution > 1:
             return
         for optimizer in _optimizers(self._model) if self._graphs.kind == "train" else []:

@@ -6,7 +6,7 @@ from compare import same
 from tests.support.cases import end_of_data
 
 ACCUMULATING = ("accumulating", "accumulating plainly", "accumulating adam")
-FORMS = ("schedule", "adam", *ACCUMULATING, "scaled", "eager", "several", "short", "steps", "two", "generator")
+FORMS = ("schedule", "adam", *ACCUMULATING, "scaled", "eager", "jit", "several", "short", "steps", "two", "generator")
 
 
 @pytest.mark.variants(4)

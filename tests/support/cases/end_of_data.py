@@ -102,7 +102,7 @@ def counted(form):
     """The counters and the weights after each epoch.
 
     Args:
-        form: "schedule", "adam", "accumulating", "accumulating plainly", "accumulating adam", "scaled", "eager",
+        form: "schedule", "adam", "accumulating", "accumulating plainly", "accumulating adam", "scaled", "eager", "jit",
             "several" (steps_per_execution), "short" (one batch an epoch), "steps" (`steps_per_epoch` that do not divide
             the data), "two" (optimizers), "generator".
     """
@@ -119,7 +119,9 @@ def counted(form):
     model = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="tanh"), idle, layers.Dense(3)])
     if form == "two":
         model = TwoOptimizers(model)
-    options = {"several": {"steps_per_execution": 2}, "eager": {"run_eagerly": True}}.get(form, {})
+    options = {"several": {"steps_per_execution": 2}, "eager": {"run_eagerly": True}, "jit": {"jit_compile": True}}.get(
+        form, {}
+    )
     model.compile(optimizer, crossentropy(), **options)
     ready(model)
     seen = []
