@@ -64,6 +64,22 @@ class Exchange(Protocol):
         """The first element of this rank's part of so many, and the one after its last."""
 
 
+Method = Callable[..., Any]
+
+
+def _outside(method: Method) -> Method:
+    """A method of a builder that makes integers: outside of loops and branches, if all are to be made there."""
+
+    @functools.wraps(method)
+    def made(builder: Builder, *arguments: Any) -> Any:
+        if builder._around is None:
+            return method(builder, *arguments)
+        with builder._around._graph.as_default():
+            return method(builder._around, *arguments)
+
+    return made
+
+
 class Builder:
     """Makes the graph of one plan in the graph that is current.
 
@@ -72,6 +88,8 @@ class Builder:
             the batch.
         empty: whether the rank has no rows; some ops give a wrong shape then.
         states: of ops that draw random numbers from a state of their own; the same in all graphs of a plan.
+        any_length: whether the graph is one of those from which `any_length` makes one for batches of other lengths:
+            it is the same for all of them but for integers outside of loops and branches.
         counters: what such ops draw from in this graph, by op.
     """
 
@@ -85,14 +103,18 @@ class Builder:
         empty: bool = False,
         after_last: Callable[[], Any] | None = None,
         states: States | None = None,
+        any_length: bool = False,
+        around: Builder | None = None,
     ):
         """Args: plan: finished. exchange: connects the ranks. after_last: makes an op that runs after the last
-        exchange, and before any change of state that waits for it. states: the counters of its ops; None: new ones. The
-        others: see the class."""
+        exchange, and before any change of state that waits for it. states: the counters of its ops; None: new ones.
+        around: that of the graph around all loops and branches, if integers are to be made there. The others: see the
+        class."""
         self.plan, self.shaped, self.exchange = plan, plan.shaped, exchange
         self.first, self.rows, self.total = first, rows, total
         self.empty, self._after_last = empty, after_last
-        self.states = states or States({})
+        self.states, self.any_length = states or States({}), any_length
+        self._around, self._graph = around, tf_ops.get_default_graph()
         self.counters: dict[Any, Any] = {}
         self._values: TensorMap[Any] = TensorMap()
         self._different: TensorMap[Any] = TensorMap()
@@ -368,11 +390,13 @@ class Builder:
         """A copy of `op`, of the plan's graph, on this rank's values `inputs`; returns its outputs."""
         return list(copies.again(tf_ops.get_default_graph(), op, inputs, self.shaped.attributes[op], op.type).outputs)
 
+    @_outside
     def integers(self, value: Affine, dtype: Any) -> Any:
         """Integers that follow from shapes, for the rows of the whole batch: a tensor of this `dtype`, shaped as the
         arrays of `value`."""
         return self._affine(value, self.total, dtype)
 
+    @_outside
     def local_of(self, value: Affine, axis: int) -> Any:
         """A shape of which dimension `axis` counts the rank's rows, and the others those of the batch: int32
         `[dimensions]`, of the integers `value`, `[dimensions]` too."""
@@ -382,6 +406,7 @@ class Builder:
             parts.append(rows * k + c if k else tf.constant(c))
         return tf.stack(parts)
 
+    @_outside
     def local_shape(self, shape: Sequence[int | None] | None, label: Label) -> Any:
         """The shape of a rank's value: int32 `[dimensions]`.
 
@@ -478,4 +503,6 @@ class Builder:
 
     def inside(self, plan: Plan) -> Builder:
         """The builder of a loop's body, or of a branch."""
-        return Builder(plan, self.exchange, self.first, self.rows, self.total, self.empty, states=self.states)
+        around = (self._around or self) if self.any_length else None
+        numbers = self.first, self.rows, self.total
+        return Builder(plan, self.exchange, *numbers, self.empty, None, self.states, self.any_length, around)

@@ -44,6 +44,7 @@ class Partitioned:
         sums: Sequence[Any] = (),
         xla: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
         states: Shared | None = None,
+        any_length: bool = False,
     ):
         """Args:
         traced: a concrete function of tensors.
@@ -61,8 +62,9 @@ class Partitioned:
             accumulated gradients. They do if the function only reads and assigns all of them.
         xla: makes a context in which XLA compiles the ops that are made; None: it compiles none.
         states: counters of its draws that other plans share with it, see `States`; None: it has its own.
+        any_length: see `build.Builder`.
         """
-        self._states = States({} if states is None else states)
+        self._states, self._any_length = States({} if states is None else states), any_length
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._count = len(rows) - sum(map(len, taken))
         columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
@@ -135,6 +137,10 @@ class Partitioned:
             self._made[empty] = self._make(empty)
         return self._made[empty]
 
+    def forget(self) -> None:
+        """Forget the graphs that were made: they are made again if they are asked for."""
+        self._made.clear()
+
     def _make(self, empty: bool) -> Any:
         def step(*arguments: Any) -> list[Any]:
             *batch, numbers = arguments
@@ -143,7 +149,8 @@ class Partitioned:
                 graph._add_function_recursive(function)
             low, first, rows, total = tf.unstack(numbers)
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
-            builder = Builder(self.plan, self._exchange, first, rows, total, empty, self._after_last, self._states)
+            own = empty, self._after_last, self._states, self._any_length
+            builder = Builder(self.plan, self._exchange, first, rows, total, *own)
             inputs = [*mine[: self._count], *self._held, *mine[self._count :]]
             with self._xla() if self._xla is not None else contextlib.nullcontext():
                 return builder.run(inputs, [R] * len(self._shaped.outputs))

@@ -6,6 +6,7 @@ any number of threads. A rank that fails, or a time limit, closes the queues: th
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from matex_tf.patches.partition import shards
+from matex_tf.patches.partition.lengths import any_length
 from matex_tf.patches.partition.step import Partitioned
 
 SECONDS = 120
@@ -190,6 +192,7 @@ class Ranks:
         fixed: int = 0,
         slots: Sequence[Any] = (),
         columns: Sequence[Any] | None = None,
+        lengths: Sequence[Any] = (),
     ):
         """Args:
         trace: gives the concrete function of a rank.
@@ -200,6 +203,7 @@ class Ranks:
         fixed: the number of rows that it is traced for; 0: any number.
         slots: of each rank, which variables lie in parts, see `shards.Slots`; then each has a function of its own.
         columns: see `Partitioned`; None: as they were traced.
+        lengths: shapes of batches, each as `columns`: the step is one for any length then.
         """
         self.size, self.rows, self._own = size, rows, own or bool(slots)
         self.meeting = Meeting(size)
@@ -207,12 +211,23 @@ class Ranks:
         self.traced = [trace(rank) for rank in ranks]
         self._copies = [] if self._own else [Copies(self.traced[0]) for _ in range(size)]
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
-        self.steps = [
-            Partitioned(
-                one, rows, exchange, columns or _columns(one, rows), fixed=fixed, slots=slots[place] if slots else None
-            )
-            for place, (one, exchange) in enumerate(zip(self.traced, self.exchanges, strict=True))
-        ]
+        if lengths:
+            (one,), (exchange,) = self.traced, self.exchanges
+            span = any_length.Span([tuple(tuple(shape.as_list()) for shape in shapes) for shapes in lengths], True)
+            make = functools.partial(Partitioned, one, rows)
+            self.steps: list[Partitioned] = [any_length.OfAnyLength(span, one, make, exchange)]
+        else:
+            self.steps = [
+                Partitioned(
+                    one,
+                    rows,
+                    exchange,
+                    columns or _columns(one, rows),
+                    fixed=fixed,
+                    slots=slots[place] if slots else None,
+                )
+                for place, (one, exchange) in enumerate(zip(self.traced, self.exchanges, strict=True))
+            ]
         self.plan = self.steps[0].plan
 
     def numpy(self, variable: Any, rank: int) -> Any:

@@ -65,12 +65,14 @@ ROOMS: dict[str, str] = {
     ),
     "patches.partition": "core exchange patches.partition.shapes patches.partition.rules patches.partition.patterns",
     "patches.partition.shapes": "patches.partition patches.partition.patterns",
+    "patches.partition.lengths": "patches.partition patches.partition.shapes",
     "patches.shards": "core patches.common patches.partition patches.partition.rules patches.partition.shapes",
     "patches.partition.patterns": "patches.partition patches.partition.shapes patches.partition.rules",
     "patches.partition.rules": "patches.partition patches.partition.shapes",
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
-        " patches.keras patches.recovery patches.random patches.steps patches.partition patches.shards patches.sources"
+        " patches.keras patches.recovery patches.random patches.steps patches.partition patches.partition.lengths"
+        " patches.shards patches.sources"
     ),
     "patches.fit.epochs": (
         "core patches.common patches.data patches.division patches.fit.step patches.recovery patches.sources"

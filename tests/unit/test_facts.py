@@ -36,7 +36,9 @@ OTHERS = {
     "wrapt": "_self_module _self_path",
     "netCDF": "_FillValue _NCProperties _Unsigned",
     "gfile of TensorFlow, in C++": "_FileIO__name",
-    "parts of strings": "_MCA_ _PREFIX _batch_end _c _class _config _input _of_ _output_shapes _read_watcher",
+    "parts of strings": (
+        "_MCA_ _PREFIX _batch_end _c _class _config _input _of_ _output_shapes _read_watcher _user_specified_name"
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
 from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.labels import CannotPartition
+from matex_tf.patches.partition.lengths.any_length import Lengths, OfAnyLength, Span
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
@@ -109,6 +110,7 @@ class PartitionedStep:
         self._promised = _Traces[Shared]()  # counters, by what iterators promise
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
+        self._lengths, self._of_any = Lengths(), list[tuple[Span, _Rebuilt]]()
         self._last: tuple[Any, _Rebuilt] | None = None
         self._told: set[str] = set()  # parts that are computed whole; they are other parts of batches of other shapes
         self.how = ""
@@ -143,12 +145,12 @@ class PartitionedStep:
         made = self._rebuilt.get(str(columns))
         if made is None:
             spec = spec_of(data, self.slices, self._has_parts)
-            why = "" if len(self._rebuilt) < MOST else f"its batches have more than {MOST} different shapes"
-            number, traced, states = self._trace(spec, built_with, first)
-            if promise is not None:
-                states = self._promised.of(promise.spec, lambda _: {})
-            made = _Rebuilt(self, traced, spec, why, number, states)
-            if promise is not None and not number and made.has_number(self._number(built_with)):
+            made = self._any_length(spec, built_with, first, promise)
+        if made is None:
+            count = len(set(map(id, self._rebuilt.values())))
+            why = "" if count < MOST else f"its batches have more than {MOST} different shapes"
+            made = _Rebuilt(self, *self._made_of(spec, why, built_with, first, promise))
+            if promise is not None and not made.made_of[3] and made.has_number(self._number(built_with)):
                 made = self._for_number(made, built_with, first)
                 columns = columns if made.made_of[3] == 0 else (*columns, made.made_of[3])
             made.tell(self._name, self._told)
@@ -159,6 +161,43 @@ class PartitionedStep:
         self._rebuilt[str(columns)] = made
         self._last, self.how = (columns, made), made.how
         return made
+
+    def _made_of(
+        self,
+        spec: Any,
+        why: str,
+        built_with: one_rank_shapes.Rows,
+        first: int | None,
+        promise: one_rank_shapes.Promise | None,
+    ) -> tuple[Any, Any, str, int, Shared]:
+        number, traced, states = self._trace(spec, built_with, first)
+        if promise is not None:
+            states = self._promised.of(promise.spec, lambda _: {})
+        return traced, spec, why, number, states
+
+    def _any_length(
+        self,
+        spec: Any,
+        built_with: one_rank_shapes.Rows,
+        first: int | None,
+        promise: one_rank_shapes.Promise | None,
+    ) -> _Rebuilt | None:
+        """What computes such batches, and others whose tensors have other sizes; None if nothing does."""
+        if not has_tensors_alone(spec) or self.by_xla or self._has_parts or self._needs_number:
+            return None
+        sizes = tuple(tuple(one.shape.as_list()) for one in Leaves(spec, self.slices).specs)
+        known = next((made for span, made in self._of_any if span.fits(sizes)), None)
+        span = self._lengths.add(sizes) if known is None else None
+        if span is None:
+            return known
+        shapes = iter(span.shapes)
+        flat = [None if one is None else tf.TensorSpec(next(shapes), one.dtype) for one in tf.nest.flatten(spec)]
+        given = self._made_of(tf.nest.pack_sequence_as(spec, flat), "", built_with, first, promise)
+        made = None if given[3] else _Rebuilt(self, *given, span)  # it may need the number of rows
+        if made is None or made.why_whole:
+            return None
+        self._of_any.append((span, made))
+        return made if span.fits(sizes) else None
 
     def _for_number(self, made: _Rebuilt, built_with: one_rank_shapes.Rows, first: int | None) -> _Rebuilt:
         """What computes the same of the number of rows that each batch has, if less of it is whole then."""
@@ -226,13 +265,23 @@ class _Rebuilt:
         why_whole: what keeps it from being shared out, in words; empty for nothing.
     """
 
-    def __init__(self, step: PartitionedStep, traced: Any, spec: Any, given_up: str, number: int, states: Shared):
+    def __init__(
+        self,
+        step: PartitionedStep,
+        traced: Any,
+        spec: Any,
+        given_up: str,
+        number: int,
+        states: Shared,
+        span: Span | None = None,
+    ):
         """Args:
         step: that it is of.
         traced: what one rank computes.
         given_up: why it is not to be shared out, in words; empty for nothing.
         number: the rows that it was traced for; 0: any.
         states: the counters of its draws.
+        span: batches of any length that it is for; None: it is for batches of one spec.
         """
         slots, sums = step.slots(), step.sums()
         self.made_of = traced, spec, given_up, number, states
@@ -249,19 +298,21 @@ class _Rebuilt:
             coded = settings.current().codec != "none"
             weights = [variable.handle for variable in traced.variables if coded and variable.trainable]
             handles = self._sums.handles if self._sums is not None else ()
-            made = Partitioned(
+            make = functools.partial(
+                Partitioned,
                 traced,
                 leaves.rows,
-                step.ranks,
-                leaves.columns,
-                step.counting,
-                weights,
+                weights=weights,
                 fixed=number,
                 slots=slots,
                 sums=handles,
-                xla=xla.compiled if step.by_xla else None,
                 states=states,
             )
+            if span is None:
+                compiling = xla.compiled if step.by_xla else None
+                made = make(step.ranks, leaves.columns, step.counting, xla=compiling)
+            else:
+                made = OfAnyLength(span, traced, make, step.ranks, step.counting)
             made.graph()
             self._partitioned = made
         except CannotPartition as error:
@@ -356,7 +407,7 @@ def _covers(spec: Any, other: Any) -> bool:
     if row_slicing.nesting(spec) != row_slicing.nesting(other):
         return False
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
-    return all(one is two is None or (one is not None and one.is_compatible_with(two)) for one, two in pairs)
+    return all(one is two is None or (None not in (one, two) and two.is_subtype_of(one)) for one, two in pairs)
 
 
 def _common(spec: Any, other: Any) -> Any:

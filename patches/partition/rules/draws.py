@@ -120,6 +120,7 @@ def _of_rows(builder: Any, op: Op, draw: Any, counter: Any, layout: philox.Layou
     of_a_row = [sizes[0] // op.shaped.prime, *sizes[1:]]  # type: ignore[index, operator]
     each = builder.count(of_a_row, range(len(of_a_row)))
     first, rows = tf.cast(builder.first, tf.int64), tf.cast(builder.rows, tf.int64)
-    if math.prod(1 if op.counts(size) else size for size in of_a_row) % layout.group == 0:
+    number = math.prod(1 if op.counts(size) else size for size in of_a_row)
+    if number % layout.group == 0 and not builder.any_length:
         return draw(shape, philox.advanced(counter, first * (each // layout.group) * layout.jump))
     return tf.reshape(philox.stretch(draw, first * each, rows * each, counter, layout), shape)

@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
-#: Larger values are not followed.
-_MOST = 64
+#: What an op makes that has more elements is not followed: shapes have fewer, and as many as a length would be folded
+#: for one length alone.
+MOST = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,7 @@ def fold(op: Any, inputs: Sequence[Affine | None]) -> list[Affine] | None:
 
 
 def _small(values: list[Affine]) -> list[Affine] | None:
-    return values if all(value.constant.size <= _MOST for value in values) else None
+    return values if all(value.constant.size <= MOST for value in values) else None
 
 
 def _times(op: Any, values: list[Affine]) -> Affine | None:
