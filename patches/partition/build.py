@@ -503,6 +503,8 @@ class Builder:
 
     def inside(self, plan: Plan) -> Builder:
         """The builder of a loop's body, or of a branch."""
+        if self.any_length and schedule.exchanges(plan):
+            raise CannotPartition("a loop or branch meets the other ranks")
         around = (self._around or self) if self.any_length else None
         numbers = self.first, self.rows, self.total
         return Builder(plan, self.exchange, *numbers, self.empty, None, self.states, self.any_length, around)
