@@ -277,8 +277,7 @@ class Program:
     def __init__(self, seed: int, length: int = 7):
         draw = random.Random(seed)
         self.steps: list[tuple[int, int, list[int]]] = []
-        batches = [batch(size, 1) for size in (*SIZES, 17)]
-        held = [self._begin(*one) for one in batches]
+        held = [self._begin(*one) for one in self._batches()]
         while len(self.steps) < length:
             which, k = draw.randrange(len(OPS)), draw.randrange(1 << 16)
             last = len(held[0]) - 1
@@ -292,6 +291,9 @@ class Program:
             self.steps.append((which, k, near))
             for values, one in zip(held, made, strict=True):
                 values.append(one)
+
+    def _batches(self) -> list[Any]:
+        return [batch(size, 1) for size in (*SIZES, 17)]
 
     def _begin(self, x: Any, y: Any, w: Any) -> list[Any]:
         return [x, x @ w, tf.cast(y, D), tf.tanh(x)]
@@ -318,12 +320,22 @@ class Program:
         return "; ".join(f"{OPS[which][1].__name__}({k % 16}/{k}, {near})" for which, k, near in self.steps)
 
 
+class OfAnyLength(Program):
+    """The same, for batches whose rows have other lengths."""
+
+    def _batches(self) -> list[Any]:
+        return [batch(size, 1, length) for size, length in ((9, 11), (5, 16), (2, 12), (17, 40), (3, 9))]
+
+    def _begin(self, x: Any, y: Any, w: Any) -> list[Any]:
+        return [x, x[:, :6] @ w, tf.cast(y, D), tf.tanh(x)]
+
+
 WEIGHT = np.random.RandomState(0).randn(6, 3) * 0.5
 
 
-def batch(size: int, seed: int) -> list[Any]:
+def batch(size: int, seed: int, length: int = 6) -> list[Any]:
     generator = np.random.RandomState(seed + size)
-    return [tf.constant(generator.randn(size, 6)), tf.constant(generator.randint(0, 3, size)), tf.constant(WEIGHT)]
+    return [tf.constant(generator.randn(size, length)), tf.constant(generator.randint(0, 3, size)), tf.constant(WEIGHT)]
 
 
 def _is_small(value: Any) -> bool:
@@ -332,14 +344,30 @@ def _is_small(value: Any) -> bool:
 
 def failure(seed: int, ranks: int = 3) -> str:
     """What is wrong with the program of a seed; "" if nothing is."""
-    program = Program(seed)
-    specs = [tf.TensorSpec([None, 6], D), tf.TensorSpec([None], tf.int64)]
+    return _failure(Program(seed), seed, ranks, [(size, 6) for size in SIZES])
+
+
+def failure_of_lengths(seed: int, ranks: int = 3) -> str:
+    """What is wrong with the program of a seed, rebuilt for batches of any length."""
+    lengths = [[tf.TensorShape([None, length]), tf.TensorShape([None])] for length in (12, 20)]
+    return _failure(OfAnyLength(seed, 5), seed, ranks, [(9, 13), (5, 11), (2, 64), (1, 31), (7, 333)], lengths)
+
+
+def _failure(
+    program: Program, seed: int, ranks: int, sizes: Sequence[tuple[int, int]], lengths: Sequence[Any] = ()
+) -> str:
+    specs = [tf.TensorSpec([None, None if lengths else 6], D), tf.TensorSpec([None], tf.int64)]
     generator = np.random.RandomState(seed)
     try:
         traced = tf.function(program.__call__, autograph=False).get_concrete_function(*specs)
-        several = Ranks(ranks, lambda rank: traced, [True, True])
-        for size in SIZES:
-            x, y, _ = batch(size, 7)
+        several = Ranks(ranks, lambda rank: traced, [True, True], lengths=lengths)
+        if lengths:
+            try:
+                several.steps[0].graph()
+            except Exception:  # it is rebuilt for each length
+                return ""
+        for size, length in sizes:
+            x, y, _ = batch(size, 7, length)
             try:
                 wanted = traced(x, y)
             except tf.errors.OpError:
@@ -347,18 +375,18 @@ def failure(seed: int, ranks: int = 3) -> str:
             for got in several([x, y], cut(size, ranks, generator)):
                 for place, (one, other) in enumerate(zip(got, wanted, strict=True)):
                     if one.shape != tuple(other.shape) or not np.allclose(one, other, 0, TOLERANCE, equal_nan=True):
-                        return f"output {place} of {size} rows differs: {str(one)[:80]}, {str(other.numpy())[:80]}"
+                        what = f"output {place} of {size} rows of {length}"
+                        return f"{what} differs: {str(one)[:80]}, {str(other.numpy())[:80]}\n    {program}"
     except CannotPartition:
         return ""  # every rank computes it whole, and a line says so
     except Exception as error:
-        return f"{type(error).__name__}: {str(error)[-700:]}"
+        return f"{type(error).__name__}: {str(error)[-700:]}\n    {program}"
     return ""
 
 
 def told(seed: int) -> str:
-    """The same, with the program."""
-    wrong = failure(seed)
-    return wrong and f"{wrong}\n    {Program(seed)}"
+    """What is wrong with either."""
+    return failure(seed) or failure_of_lengths(seed)
 
 
 if __name__ == "__main__":

@@ -57,3 +57,42 @@ def test_of_any_length(support, form):
         for values in every:
             for value, expected in zip(values, wanted, strict=True):
                 np.testing.assert_allclose(value, expected, 1e-4, 1e-6)
+
+
+def test_a_loop_that_meets_the_ranks(support):
+    """Its exchanges are in a body, which is taken as it is: the step is rebuilt for each length instead."""
+    from matex_tf.patches.partition.labels import CannotPartition
+
+    def centred(i, v):
+        return i + 1, tf.tanh(v - tf.reduce_mean(v, 0))
+
+    traced = tf.function(lambda x: tf.while_loop(lambda i, v: i < 3, centred, [0, x])[1])
+    concrete = traced.get_concrete_function(tf.TensorSpec([None, None]))
+    shapes = [[tf.TensorShape([None, length])] for length in (12, 20)]
+    ranks = support.Ranks(3, lambda _: concrete, [True], lengths=shapes)
+    with pytest.raises(CannotPartition, match="meets the other ranks"):
+        ranks.steps[0].graph()
+
+
+def test_when_a_step_for_any_length_is_made():
+    """With the second shape; again, once, if others come that it is not for; never if it is no length that differs."""
+    from matex_tf.patches.partition.lengths.any_length import Lengths
+
+    lengths = Lengths()
+    assert lengths.add(((None, 12), (None, 1))) is None
+    assert lengths.add(((None, 12), (None, 1))) is None
+    span = lengths.add(((None, 20), (None, 1)))
+    points = span.points({9, 10, 1000})
+    assert points == [(11,), (12,), (1001,)]
+    assert [span.fits(((None, length), (None, 1))) for length in (10, 11, 500, 1002)] == [False, True, True, False]
+    assert not span.fits(((None, 500), (None, 2))) and not span.fits(((None, 500, 1), (None, 1)))
+    assert lengths.add(((None, 3), (None, 1))) is None
+    narrow = lengths.add(((None, 2000), (None, 1)))
+    assert narrow.points(set())[-1] == (4000,)
+    assert [lengths.add(((None, length), (None, 1))) for length in range(4, 9)] == [None] * 5
+
+    two = Lengths()
+    two.add(((None, 12), (None, 7), (None, 12)))
+    span = two.add(((None, 15), (None, 9), (None, 15)))
+    assert len(span.points(set())) == 4 and span.fits(((None, 33), (None, 44), (None, 33)))
+    assert not span.fits(((None, 33), (None, 44), (None, 34)))
