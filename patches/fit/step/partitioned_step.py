@@ -25,6 +25,7 @@ from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.lengths.any_length import Lengths, OfAnyLength, Span
+from matex_tf.patches.partition.lengths.merged import NOT_LINEAR
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
@@ -195,6 +196,8 @@ class PartitionedStep:
         given = self._made_of(tf.nest.pack_sequence_as(spec, flat), "", built_with, first, promise)
         made = None if given[3] else _Rebuilt(self, *given, span)  # it may need the number of rows
         if made is None or made.why_whole:
+            if made is None or made.why_whole.endswith(NOT_LINEAR):
+                self._lengths.give_up()
             return None
         self._of_any.append((span, made))
         return made if span.fits(sizes) else None

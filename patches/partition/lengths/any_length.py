@@ -20,8 +20,8 @@ from matex_tf.patches.partition.lengths.merged import Merged
 from matex_tf.patches.partition.shapes.affine import MOST
 from matex_tf.patches.partition.step import Partitioned
 
-#: Shapes of batches after which a step for all is made; after twice as many it is tried again, once.
-_AFTER, _TRIES = 2, 2
+#: Shapes of batches after which a step for all is made; after twice as many it is tried again, so many times.
+_AFTER, _TRIES = 2, 4
 #: Lengths that may differ from each other; and up to which a step is made at first.
 _LENGTHS, _LONG = 2, 1000
 
@@ -91,11 +91,16 @@ class Span:
 
         Args:
             taken: numbers that stand in the step for something else.
+
+        Raises:
+            CannotPartition: there are too few lengths between the shortest and the longest.
         """
         chosen = []
         for values in self._values:
-            low, high = (MOST + 1, _LONG) if self._wide else (max(min(values), MOST + 1), 2)
-            found = _chosen(low, max(high, 2 * max(values)), taken)
+            if self._wide:
+                found = _chosen(MOST + 1, max(_LONG, 2 * max(values)), taken, 1)
+            else:  # a table of positions may have no more rows
+                found = _chosen(max(min(values), MOST + 1), max(values), taken, -1)
             taken = taken.union(found)
             chosen.append(found)
         self.shortest, self.longest = [found[0] for found in chosen], [found[-1] for found in chosen]
@@ -104,12 +109,18 @@ class Span:
         return [shortest, *others, tuple(self.longest)]
 
 
-def _chosen(low: int, high: int, taken: set[int]) -> list[int]:
-    """Two lengths that follow each other, and a longer one."""
+def _chosen(low: int, high: int, taken: set[int], step: int) -> list[int]:
+    """Two lengths that follow each other, and a longer one.
+
+    Args:
+        low, high: where to look. taken: numbers that none may be. step: from a high one that is taken to the next.
+    """
     while low in taken or low + 1 in taken:
         low += 1
     while high in taken:
-        high += 1
+        high += step
+    if high <= low + 1:
+        raise CannotPartition("batches have few lengths")
     return [low, low + 1, high]
 
 
@@ -119,6 +130,10 @@ class Lengths:
     def __init__(self) -> None:
         self._seen: list[Sizes] = []
         self._tries = 0
+
+    def give_up(self) -> None:
+        """Let there be no step for any length, but those that are made."""
+        self._tries = _TRIES
 
     def add(self, sizes: Sizes) -> Span | None:
         """Note shapes for which there is no step; returns the batches for which one is to be made now, if one is."""

@@ -28,6 +28,9 @@ _NO_MATTER = ("_output_shapes", "_class", "_user_specified_name")
 #: Attributes of a copy: TensorFlow infers these anew.
 _INFERRED = ("_output_shapes", "_class")
 
+#: Why there is no step for any length, if there is none for longer or shorter ones either.
+NOT_LINEAR = "is not linear in the length of batches"
+
 #: What a marked op becomes in the graph that is made: from its inputs there to its outputs.
 Replay = Callable[[Sequence[Any]], list[Any]]
 
@@ -94,7 +97,7 @@ class Merged:
         found = np.linalg.solve(np.array(self._matrix[:count], np.float64), wanted[:count].astype(np.float64))
         whole = np.rint(found).astype(np.int64)
         if not (np.array(self._matrix, np.int64) @ whole == wanted).all():
-            raise CannotPartition(f"{op.name} is not linear in the length of batches")
+            raise CannotPartition(f"{op.name} {NOT_LINEAR}")
         return whole.reshape(count, *values[0].shape)
 
     def run(self, inputs: Sequence[Any], lengths: Sequence[Any], replays: Mapping[str, Replay]) -> list[Any]:
