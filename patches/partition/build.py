@@ -64,10 +64,7 @@ class Exchange(Protocol):
         """The first element of this rank's part of so many, and the one after its last."""
 
 
-Method = Callable[..., Any]
-
-
-def _outside(method: Method) -> Method:
+def _outside(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of a builder that makes integers: outside of loops and branches, if all are to be made there."""
 
     @functools.wraps(method)

@@ -25,7 +25,7 @@ from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.lengths.any_length import Lengths, OfAnyLength, Span
-from matex_tf.patches.partition.lengths.merged import NOT_LINEAR
+from matex_tf.patches.partition.lengths.merged import NotLinear
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
@@ -194,9 +194,11 @@ class PartitionedStep:
         shapes = iter(span.shapes)
         flat = [None if one is None else tf.TensorSpec(next(shapes), one.dtype) for one in tf.nest.flatten(spec)]
         given = self._made_of(tf.nest.pack_sequence_as(spec, flat), "", built_with, first, promise)
-        made = None if given[3] else _Rebuilt(self, *given, span)  # it may need the number of rows
-        if made is None or made.why_whole:
-            if made is None or made.why_whole.endswith(NOT_LINEAR):
+        if self._needs_number:  # as it has turned out now
+            return None
+        made = _Rebuilt(self, *given, span)
+        if made.why_whole:
+            if made.not_linear:
                 self._lengths.give_up()
             return None
         self._of_any.append((span, made))
@@ -266,7 +268,10 @@ class _Rebuilt:
         made_of: what it was made of: `traced`, `spec`, `given_up`, `number` and `states` of `__init__`.
         traced: what one rank computes.
         why_whole: what keeps it from being shared out, in words; empty for nothing.
+        not_linear: whether that is a number that is not linear in the lengths of a span.
     """
+
+    not_linear = False
 
     def __init__(
         self,
@@ -319,7 +324,7 @@ class _Rebuilt:
             made.graph()
             self._partitioned = made
         except CannotPartition as error:
-            self.why_whole = str(error)
+            self.why_whole, self.not_linear = str(error), isinstance(error, NotLinear)
         except Exception as error:  # whatever it is, what was traced is right
             self.why_whole = whole_part.reason(error)
 

@@ -8,15 +8,15 @@ graphs have in common is one for all lengths between the shortest and the longes
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import tensor_util
 
 from matex_tf.patches.partition.build import Exchange
 from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.lengths.merged import Merged
+from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.affine import MOST
 from matex_tf.patches.partition.step import Partitioned
 
@@ -70,8 +70,7 @@ class Span:
             return False
         lengths = self.lengths_of(every)
         return self.of(lengths) == every and all(
-            low <= (length or 0) <= high
-            for low, length, high in zip(self.shortest, lengths, self.longest, strict=True)
+            low <= (length or 0) <= high for low, length, high in zip(self.shortest, lengths, self.longest, strict=True)
         )
 
     def lengths_of(self, every: Sizes) -> list[int | None]:
@@ -171,21 +170,11 @@ class _Marks:
         longer = [tf.raw_ops.PlaceholderWithDefault(input=t, shape=[None, *t.shape[1:]]) for t in tensors]
         return self._marked(longer, functools.partial(self._exchange.gather, names=names))
 
-    def scatter(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+    def scatter(self, *given: Any, **named: Any) -> Any:
         """There are no variables in parts here. Raises: CannotPartition: always."""
         raise CannotPartition("variables lie in parts")
 
-    def join(self, parts: Sequence[tf.Tensor], sizes: Sequence[int], names: Sequence[str]) -> list[tf.Tensor]:
-        """See `scatter`."""
-        raise CannotPartition("variables lie in parts")
-
-    def part(self, whole: tf.Tensor) -> tf.Tensor:
-        """See `scatter`."""
-        raise CannotPartition("variables lie in parts")
-
-    def span(self, size: int) -> tuple[int, int]:
-        """See `scatter`."""
-        raise CannotPartition("variables lie in parts")
+    join = part = span = scatter
 
     def after_last(self) -> Any:
         """The mark of what comes after the last exchange."""
@@ -213,7 +202,7 @@ class OfAnyLength(Partitioned):
             CannotPartition: what it does depends otherwise on the lengths than in the sizes of tensors.
         """
         self._span, self._marks = span, _Marks(exchange, after_last)
-        self._points = span.points(set(_numbers(traced.graph)))
+        self._points = span.points(set(inference.numbers(traced.graph)))
         shapes = [[tf.TensorShape(sizes) for sizes in span.of(point)] for point in self._points]
         self._samples = [make(self._marks, one, self._marks.after_last, any_length=True) for one in shapes]
         vars(self).update({**vars(self._samples[0]), **vars(self)})
@@ -235,13 +224,3 @@ class OfAnyLength(Partitioned):
         specs = [tf.TensorSpec(shape, one.dtype) for shape, one in zip(self._span.shapes, numbers, strict=False)]
         function = tf.function(step, input_signature=[*specs, tf.TensorSpec([4], tf.int32)], autograph=False)
         return function.get_concrete_function()
-
-
-def _numbers(graph: Any) -> Iterator[int]:
-    """Numbers that stand in a step: dimensions, and integers of constants that are not large."""
-    for op in graph.get_operations():
-        for tensor in op.outputs:
-            yield from (size for size in tensor.shape.as_list() if size) if tensor.shape.rank is not None else ()
-        if op.type == "Const" and op.outputs[0].dtype.is_integer and (op.outputs[0].shape.num_elements() or 65) <= 64:
-            yield from map(int, tensor_util.MakeNdarray(op.get_attr("value")).ravel())
-

@@ -23,16 +23,16 @@ from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import BRANCHES, LOOPS
 from matex_tf.patches.partition.tensor_map import TensorMap
 
-#: Attributes in which graphs may differ: names, and what TensorFlow infers.
-_NO_MATTER = ("_output_shapes", "_class", "_user_specified_name")
-#: Attributes of a copy: TensorFlow infers these anew.
+#: Attributes that a copy has anew of TensorFlow; and those in which graphs may differ.
 _INFERRED = ("_output_shapes", "_class")
-
-#: Why there is no step for any length, if there is none for longer or shorter ones either.
-NOT_LINEAR = "is not linear in the length of batches"
+_NO_MATTER = (*_INFERRED, "_user_specified_name")
 
 #: What a marked op becomes in the graph that is made: from its inputs there to its outputs.
 Replay = Callable[[Sequence[Any]], list[Any]]
+
+
+class NotLinear(CannotPartition):
+    """A number of a step is not linear in the lengths of its batches."""
 
 
 class Merged:
@@ -47,7 +47,8 @@ class Merged:
         graphs: FuncGraphs. points: the lengths for which each was made: at least two more than there are lengths.
 
         Raises:
-            CannotPartition: they differ otherwise than in integers that are linear in the lengths.
+            NotLinear: integers are not linear in the lengths.
+            CannotPartition: they differ otherwise than in integers.
         """
         self.first = graphs[0]
         self._matrix = [[1, *point] for point in points]
@@ -97,7 +98,7 @@ class Merged:
         found = np.linalg.solve(np.array(self._matrix[:count], np.float64), wanted[:count].astype(np.float64))
         whole = np.rint(found).astype(np.int64)
         if not (np.array(self._matrix, np.int64) @ whole == wanted).all():
-            raise CannotPartition(f"{op.name} {NOT_LINEAR}")
+            raise NotLinear(f"{op.name} is not linear in the length of batches")
         return whole.reshape(count, *values[0].shape)
 
     def run(self, inputs: Sequence[Any], lengths: Sequence[Any], replays: Mapping[str, Replay]) -> list[Any]:

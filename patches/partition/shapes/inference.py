@@ -301,15 +301,14 @@ def _branch(op: Any, made: Any, inputs: Sequence[Any], new: Shaped) -> None:
 
 def _prime(graph: Any) -> int:
     """A prime of which no dimension and no integer of the step is a multiple."""
-    numbers = set(_numbers(graph))
-    return next((prime for prime in PRIMES if not any(number % prime == 0 for number in numbers)), PRIMES[0])
+    large = {number for number in numbers(graph) if number >= PRIMES[-1]}
+    return next((prime for prime in PRIMES if not any(number % prime == 0 for number in large)), PRIMES[0])
 
 
-def _numbers(graph: Any) -> Iterable[int]:
+def numbers(graph: Any) -> Iterator[int]:
+    """The numbers that stand in a step: dimensions, and integers of constants that are not large."""
     for op in graph.get_operations():
         for tensor in op.outputs:
-            for size in tensor.shape.as_list() if tensor.shape.rank is not None else ():
-                if size is not None and size >= PRIMES[-1]:
-                    yield size
+            yield from numbers_of(tensor)
         if op.type == "Const" and op.outputs[0].dtype.is_integer and (op.outputs[0].shape.num_elements() or 65) <= 64:
-            yield from (int(v) for v in tensor_util.MakeNdarray(op.get_attr("value")).ravel() if v >= PRIMES[-1])
+            yield from map(int, tensor_util.MakeNdarray(op.get_attr("value")).ravel())
