@@ -113,10 +113,18 @@ def trained(what: str, **words: str) -> None:
 
 
 def uncovered(what: str) -> None:
-    """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training, and that has
-    all of its state on every rank, whatever `--shard` says."""
+    """Say where training begins that ends with a rank, whatever `--faults shrink` does for other training; see
+    `held_whole` too."""
     if world.current().guard is not None and not wrapping.is_aside():
-        log_once.log(f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict")
+        log_once.log(
+            f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict, and compiled "
+            "steps that get batches of tf.data (docs/faults.md)"
+        )
+    held_whole(what)
+
+
+def held_whole(what: str) -> None:
+    """Say where training begins that has all of its state on every rank, whatever `--shard` says."""
     if settings.current().shard != "none" and not wrapping.is_aside():
         log_once.log(f"every rank holds all that {what} trains: --shard covers fit and train_on_batch")
 

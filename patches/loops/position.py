@@ -89,8 +89,9 @@ class LoopPart(batch_share.StepShare):
 
 def active() -> bool:
     """Whether code that runs now, outside of Keras' own loops, is a script's that shall be shared among ranks."""
+    ranks = world.current()
     return (
-        not world.current().is_single
+        not (ranks.is_single and ranks.guard is None)
         and not batch_share.in_keras()
         and not wrapping.is_aside()
         and tf.compat.v1.executing_eagerly_outside_functions()

@@ -182,7 +182,7 @@ class SharedLoop:
     def _divide_if_it_pays(self) -> None:
         """Let each rank make its rows of the next batches, and join them, if ranks wait for input for long."""
         undivided = self._division is None or not self._division.agreed
-        if undivided and self._batches in _ASKED_AT:
+        if undivided and world.current().guard is None and self._batches in _ASKED_AT:
             waits = batches.is_much(self._waited, time.perf_counter() - self._since)
             if any(world.current().allgather(waits, "agree whether input takes long")):
                 divided.agree(self._dataset, self._site)
@@ -191,7 +191,8 @@ class SharedLoop:
         """Note that a batch is split."""
         run_state.current().part(Meter).count(rows, "loop")
         self._has_rows = True
-        sharing_report.uncovered("a loop of the script's own")
+        told = sharing_report.held_whole if self._mode == _PARTITIONED else sharing_report.uncovered
+        told("a loop of the script's own")
         sharing_report.shared(training=False)
 
     def _done_with(self) -> None:

@@ -3,6 +3,6 @@
 - `steps`: calls of them; `one_rank_trace`: their trace, as one rank makes it.
 - `taken`: batches that a function takes from an iterator by itself.
 
-It may import core, exchange, strategies, patches.checking, patches.common, patches.loops and
-patches.partition. Start reading in steps.py.
+It may import core, exchange, strategies, patches.checking, patches.common, patches.loops,
+patches.partition and patches.recovery. Start reading in steps.py.
 """

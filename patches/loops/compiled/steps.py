@@ -12,6 +12,7 @@ a `ConcreteFunction`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import weakref
@@ -24,8 +25,9 @@ import tensorflow as tf
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.graph_ops import ops_of
+from matex_tf.exchange import tf_op
 from matex_tf.patches.checking import partitioner
-from matex_tf.patches.common import log_once, sharing_report, wrapping, xla
+from matex_tf.patches.common import log_once, model_state, sharing_report, wrapping, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.loops import (
     iteration,
@@ -42,6 +44,8 @@ from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import HANDLES
 from matex_tf.patches.partition.step import Partitioned
+from matex_tf.patches.recovery import whole_step
+from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.state import notes
 
@@ -76,8 +80,7 @@ def _called(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
 def _applies() -> bool:
     """Whether compiled steps of this job are partitioned; the same on every rank."""
     chosen = settings.current()
-    plain = world.current().guard is None and chosen.codec == "none"
-    return plain and chosen.shares_loops and not wrapping.is_aside() and partitioner.is_on()
+    return chosen.codec == "none" and chosen.shares_loops and not wrapping.is_aside() and partitioner.is_on()
 
 
 class CompiledStep:
@@ -166,6 +169,9 @@ class _Traced:
         self._made: dict[Any, Partitioned | None] = {}
         self._states: Shared = {}
         self._begun = False
+        self._counting = whole_step.counting(self)
+        model_state.of(self).begin = False
+        self._changes: dict[int, Values] = {}
 
     def iterators(self, flat: Sequence[Any]) -> list[Any]:
         """The iterators of which it takes batches."""
@@ -186,35 +192,49 @@ class _Traced:
             if loops and not total:
                 self._tell_whole("nothing that it gets is as long as the batch")
             return self._whole(flat)
-        ranks = world.current()
-        share = next((one.share for one in batches if one.share is not None and one.share.total == total), None)
-        own = share is not None  # the rank's rows alone are there of a batch
-        share = share or RowRange.of(total, ranks.rank, ranks.size)
-        mask = [_has_rows(tensor, total) for tensor in flat]
-        end = share.first + share.high - share.low
-        leaves = [leaf[share.first : end] if own and has else leaf for leaf, has in zip(flat, mask, strict=True)]
+        run = self._run(flat, batches, total)
+        if run is None:
+            return self._whole(flat)
+        for loop in loops:
+            loop.partitioned |= loop.whole_rows == total
+        if self._gives_gradients:
+            position.give_whole_gradients()
+        sharing_report.held_whole("a loop of the script's own")
+        sharing_report.shared()
+        guard = world.current().guard
+        outputs = (
+            run(None, run.share) if guard is None else whole_step.step(self, lambda: (None, run.share), run, guard)
+        )
+        return self._concrete.function_type.pack_output(outputs)
+
+    def _run(self, flat: Sequence[Any], batches: Sequence[Any], total: int) -> _Run | None:
+        """The function on a batch, with some of its rows or all; None if every rank is to compute all of it."""
+        own = next((one.share for one in batches if one.share is not None and one.share.total == total), None)
+        mask, leaves = [_has_rows(tensor, total) for tensor in flat], list(flat)
+        if own is not None:  # the rank's rows alone are there of a batch
+            end = own.first + own.high - own.low
+            leaves = [leaf[own.first : end] if has else leaf for leaf, has in zip(flat, mask, strict=True)]
         for batch in batches:
             mask += [has and batch.total == total for has in batch.slices]
-            leaves += batch.whole() if batch.total != total else batch.rows_of(share) if own else batch.tensors
+            leaves += batch.whole() if batch.total != total else batch.tensors if own is None else batch.rows_of(own)
         counts = [len(batch.tensors) for batch in batches]
         step = self._partitioned(leaves, mask, counts, total)
         if step is not None and step.drops_row and total == 1:
             step = None
         if step is None and not batches:
-            return self._whole(flat)
+            return None
         if step is None:
-            own, leaves = False, [*flat, *(leaf for batch in batches for leaf in batch.whole())]
-            step = self._partitioned(leaves, [False] * len(mask), counts, total)
+            own, leaves = None, [*flat, *(leaf for batch in batches for leaf in batch.whole())]
+            mask = [False] * len(mask)
+            step = self._partitioned(leaves, mask, counts, total)
             assert step is not None
-        for loop in loops:
-            loop.partitioned |= loop.whole_rows == total
-        if self._gives_gradients:
-            position.give_whole_gradients()
-        sharing_report.uncovered("a loop of the script's own")
-        sharing_report.shared()
-        return self._concrete.function_type.pack_output(
-            step.flat(leaves, share.first, share.rows, total, 0 if own else share.first)
-        )
+        return _Run(self, lambda: self._partitioned(leaves, mask, counts, total), leaves, total, own)
+
+    def changes(self, step: Partitioned) -> Values:
+        """The variables that it may change, where it is made so."""
+        if id(step) not in self._changes:
+            self._changes[id(step)] = Values(step.graph())
+        return self._changes[id(step)]
 
     def _partitioned(
         self, leaves: Sequence[Any], mask: Sequence[bool], counts: Sequence[int], total: int
@@ -235,7 +255,7 @@ class _Traced:
                 batches.insert(0, given[-count:])
                 del given[-count:]
             if not any(mask) and batches:
-                more = {"taken": batches, "xla": self._xla, "states": self._states}
+                more = {"taken": batches, "xla": self._xla, "states": self._states, "after_last": self._counting}
                 self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, **more)
             else:
                 self._made[key] = self._rebuilt(given, mask, batches, few, fixed)
@@ -250,7 +270,7 @@ class _Traced:
         if not why:
             try:
                 more = {"taken": batches, "fixed": fixed, "xla": self._xla, "states": self._states}
-                made = Partitioned(self._concrete, mask, Ranks(), given, **more)
+                made = Partitioned(self._concrete, mask, Ranks(), given, after_last=self._counting, **more)
                 for empty in {False, few}:
                     made.graph(empty)
                 part = whole_part.of(made.plan)
@@ -278,6 +298,52 @@ class _Traced:
             return self._concrete._call_flat(list(flat), self._concrete.captured_inputs)
         whole = self._of_whole_batches.flat(list(flat), 0, 1, 1)
         return self._concrete.function_type.pack_output(whole)
+
+
+class _Run:
+    """A partitioned function on one batch; again among fewer ranks, where one has died in it, see `whole_step`."""
+
+    def __init__(
+        self,
+        of: _Traced,
+        make: Callable[[], Partitioned | None],
+        leaves: Sequence[Any],
+        total: int,
+        own: RowRange | None,
+    ):
+        """Args:
+        of: the trace.
+        make: gives the function for the ranks that there are.
+        leaves: the tensors of the batch.
+        total: its rows.
+        own: those that the tensors hold; None: all.
+        """
+        self._of, self._make, self._leaves, self._total, self._own = of, make, leaves, total, own
+
+    @property
+    def share(self) -> RowRange:
+        """The rows of this rank."""
+        ranks = world.current()
+        return self._own or RowRange.of(self._total, ranks.rank, ranks.size)
+
+    @property
+    def _step(self) -> Partitioned:
+        step = self._make()
+        assert step is not None
+        return step
+
+    def changes(self, data: Any) -> Values:
+        """See `whole_step.StepRunner`."""
+        return self._of.changes(self._step)
+
+    def __call__(self, data: Any, share: RowRange) -> Any:
+        """What the function gives, flat and whole. Args: data: nothing. share: the rows of this rank."""
+        low = 0 if self._own else share.first
+        with contextlib.nullcontext() if world.current().guard is None else tf_op.collecting():
+            return self._step.flat(self._leaves, share.first, share.rows, share.total, low)
+
+    def finish(self) -> None:
+        """See `whole_step.StepRunner`."""
 
 
 def _rows_among(flat: Sequence[Any], totals: set[int]) -> int:
