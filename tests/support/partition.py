@@ -193,6 +193,7 @@ class Ranks:
         slots: Sequence[Any] = (),
         columns: Sequence[Any] | None = None,
         lengths: Sequence[Any] = (),
+        stride: int = 1,
     ):
         """Args:
         trace: gives the concrete function of a rank.
@@ -203,7 +204,8 @@ class Ranks:
         fixed: the number of rows that it is traced for; 0: any number.
         slots: of each rank, which variables lie in parts, see `shards.Slots`; then each has a function of its own.
         columns: see `Partitioned`; None: as they were traced.
-        lengths: shapes of batches, each as `columns`: the step is one for any length then.
+        lengths: shapes of batches, each as `columns`: the step is one for any length then, that differs by a multiple
+            of `stride` from that of the last of them.
         """
         self.size, self.rows, self._own = size, rows, own or bool(slots)
         self.meeting = Meeting(size)
@@ -213,7 +215,9 @@ class Ranks:
         self.exchanges = [ThreadExchange(self.meeting, rank) for rank in ranks]
         if lengths:
             (one,), (exchange,) = self.traced, self.exchanges
-            span = any_length.Span([tuple(tuple(shape.as_list()) for shape in shapes) for shapes in lengths], True)
+            span = any_length.Span(
+                [tuple(tuple(shape.as_list()) for shape in shapes) for shapes in lengths], True, stride
+            )
             make = functools.partial(Partitioned, one, rows)
             self.steps: list[Partitioned] = [any_length.OfAnyLength(span, one, make, exchange)]
         else:

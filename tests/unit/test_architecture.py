@@ -105,8 +105,8 @@ ROOMS: dict[str, str] = {
         " patches.division patches.keras patches.saving patches.sources patches.turns patches.loops.compiled"
     ),
     "patches.loops.compiled": (
-        "core exchange strategies patches.common patches.loops patches.partition patches.partition.shapes"
-        " patches.checking patches.recovery patches.shards"
+        "core exchange strategies patches.common patches.loops patches.partition patches.partition.lengths"
+        " patches.partition.shapes patches.checking patches.recovery patches.shards"
     ),
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving patches.sources"

@@ -24,8 +24,7 @@ from matex_tf.patches.fit.step.leaves import Leaves, has_tensors_alone, spec_of
 from matex_tf.patches.keras.weights import Sums, has_parts
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.labels import CannotPartition
-from matex_tf.patches.partition.lengths.any_length import Lengths, OfAnyLength, Span
-from matex_tf.patches.partition.lengths.merged import NotLinear
+from matex_tf.patches.partition.lengths.any_length import MOST_SHAPES, Lengths, OfAnyLength, Span
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import JOINS, Ranks
 from matex_tf.patches.partition.step import Partitioned
@@ -33,9 +32,6 @@ from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards.slots import Slots
 
 T = TypeVar("T")
-
-#: Shapes of columns for which a step is rebuilt, each time anew; other batches are computed whole.
-MOST = 32
 
 
 def applies(model: Any, data: Any = None) -> bool:
@@ -111,7 +107,7 @@ class PartitionedStep:
         self._promised = _Traces[Shared]()  # counters, by what iterators promise
         self._needs_number = False  # whether the step cannot be traced for any number of rows
         self._rebuilt: dict[str, _Rebuilt] = {}  # by the columns of a batch
-        self._lengths, self._of_any = Lengths(), list[tuple[Span, _Rebuilt]]()
+        self._any = Lengths[_Rebuilt]()
         self._last: tuple[Any, _Rebuilt] | None = None
         self._told: set[str] = set()  # parts that are computed whole; they are other parts of batches of other shapes
         self.how = ""
@@ -149,7 +145,7 @@ class PartitionedStep:
             made = self._any_length(spec, built_with, first, promise)
         if made is None:
             count = len(set(map(id, self._rebuilt.values())))
-            why = "" if count < MOST else f"its batches have more than {MOST} different shapes"
+            why = "" if count < MOST_SHAPES else f"its batches have more than {MOST_SHAPES} different shapes"
             made = _Rebuilt(self, *self._made_of(spec, why, built_with, first, promise))
             if promise is not None and not made.made_of[3] and made.has_number(self._number(built_with)):
                 made = self._for_number(made, built_with, first)
@@ -187,22 +183,19 @@ class PartitionedStep:
         if not has_tensors_alone(spec) or self.by_xla or self._has_parts or self._needs_number:
             return None
         sizes = tuple(tuple(one.shape.as_list()) for one in Leaves(spec, self.slices).specs)
-        known = next((made for span, made in self._of_any if span.fits(sizes)), None)
-        span = self._lengths.add(sizes) if known is None else None
-        if span is None:
-            return known
-        shapes = iter(span.shapes)
-        flat = [None if one is None else tf.TensorSpec(next(shapes), one.dtype) for one in tf.nest.flatten(spec)]
-        given = self._made_of(tf.nest.pack_sequence_as(spec, flat), "", built_with, first, promise)
-        if self._needs_number:  # as it has turned out now
-            return None
-        made = _Rebuilt(self, *given, span)
-        if made.why_whole:
-            if made.not_linear:
-                self._lengths.give_up()
-            return None
-        self._of_any.append((span, made))
-        return made if span.fits(sizes) else None
+
+        def make(span: Span) -> _Rebuilt:
+            shapes = iter(span.shapes)
+            flat = [None if one is None else tf.TensorSpec(next(shapes), one.dtype) for one in tf.nest.flatten(spec)]
+            given = self._made_of(tf.nest.pack_sequence_as(spec, flat), "", built_with, first, promise)
+            if self._needs_number:  # as it has turned out now
+                raise CannotPartition("it is traced for the number of rows")
+            made = _Rebuilt(self, *given, span)
+            if made.error is not None:
+                raise made.error
+            return made
+
+        return self._any.step(sizes, make)
 
     def _for_number(self, made: _Rebuilt, built_with: one_rank_shapes.Rows, first: int | None) -> _Rebuilt:
         """What computes the same of the number of rows that each batch has, if less of it is whole then."""
@@ -268,10 +261,10 @@ class _Rebuilt:
         made_of: what it was made of: `traced`, `spec`, `given_up`, `number` and `states` of `__init__`.
         traced: what one rank computes.
         why_whole: what keeps it from being shared out, in words; empty for nothing.
-        not_linear: whether that is a number that is not linear in the lengths of a span.
+        error: why a step for a span cannot be made.
     """
 
-    not_linear = False
+    error: CannotPartition | None = None
 
     def __init__(
         self,
@@ -324,9 +317,10 @@ class _Rebuilt:
             made.graph()
             self._partitioned = made
         except CannotPartition as error:
-            self.why_whole, self.not_linear = str(error), isinstance(error, NotLinear)
+            self.why_whole, self.error = str(error), error
         except Exception as error:  # whatever it is, what was traced is right
             self.why_whole = whole_part.reason(error)
+            self.error = CannotPartition(self.why_whole)
 
     @functools.cached_property
     def changes(self) -> Values:

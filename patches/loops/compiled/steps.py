@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -39,6 +40,9 @@ from matex_tf.patches.loops import (
 )
 from matex_tf.patches.loops.compiled import one_rank_trace, taken
 from matex_tf.patches.partition import whole_part
+from matex_tf.patches.partition.build import Exchange
+from matex_tf.patches.partition.labels import CannotPartition
+from matex_tf.patches.partition.lengths.any_length import MOST_SHAPES, Lengths, OfAnyLength, Span
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import Ranks
 from matex_tf.patches.partition.shapes import inference
@@ -49,8 +53,6 @@ from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.state import notes
 
-#: Graphs that are made of one function, for batches of different shapes.
-_MOST = 8
 #: Beginnings of the types of ops that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
 
@@ -167,6 +169,7 @@ class _Traced:
         changes = _changes(concrete.graph)
         self._trains, self._gives_gradients = changes or differentiates, differentiates and not changes
         self._made: dict[Any, Partitioned | None] = {}
+        self._any: dict[Any, Lengths[Partitioned]] = {}  # by what else steps are made for
         self._states: Shared = {}
         self._begun = False
         self._counting = whole_step.counting(self)
@@ -250,37 +253,73 @@ class _Traced:
         few = total < world.current().size  # some ranks have no rows, which takes a graph of its own
         key = fixed, few, any(mask), tuple(tuple(shape.as_list()) for shape in given)
         if key not in self._made:
-            batches: list[list[Any]] = []
-            for count in reversed(counts):
-                batches.insert(0, given[-count:])
-                del given[-count:]
-            if not any(mask) and batches:
-                more = {"taken": batches, "xla": self._xla, "states": self._states, "after_last": self._counting}
-                self._made[key] = Partitioned(self._concrete, mask, Ranks(), given, **more)
+            args = len(given) - sum(counts)
+            make = functools.partial(self._partitioned_for, args, counts, mask, fixed)
+            if any(mask) or not counts:
+                self._made[key] = self._any_length(given, mask, fixed, few, make) or self._rebuilt(
+                    given, mask, few, make
+                )
             else:
-                self._made[key] = self._rebuilt(given, mask, batches, few, fixed)
+                self._made[key] = make(Ranks(), given, self._counting, xla=self._xla)
         return self._made[key]
 
-    def _rebuilt(
-        self, given: Sequence[Any], mask: Sequence[bool], batches: Sequence[Any], few: bool, fixed: int
+    def _partitioned_for(
+        self,
+        args: int,
+        counts: Sequence[int],
+        mask: Sequence[bool],
+        fixed: int,
+        exchange: Exchange,
+        columns: Sequence[Any],
+        after_last: Any = None,
+        **more: Any,
+    ) -> Partitioned:
+        """The function for tensors of these shapes: those of its arguments, then of each batch that it takes."""
+        rest = iter(columns[args:])
+        taken = [list(itertools.islice(rest, count)) for count in counts]
+        more |= {"taken": taken, "fixed": fixed, "states": self._states}
+        return Partitioned(self._concrete, mask, exchange, columns[:args], after_last, **more)
+
+    def _any_length(
+        self, given: Sequence[Any], mask: Sequence[bool], fixed: int, few: bool, make: Any
     ) -> Partitioned | None:
-        why = f"its batches have more than {_MOST} different shapes" if len(self._made) >= _MOST else ""
+        """The function for batches of these shapes and of others; None if there is none."""
+        if self._xla or not any(mask):
+            return None
+
+        def of_span(span: Span) -> Partitioned:
+            try:
+                return self._checked(OfAnyLength(span, self._concrete, make, Ranks(), self._counting), few)
+            except CannotPartition:
+                raise
+            except Exception as error:  # whatever it is, each shape may be rebuilt by itself
+                raise CannotPartition(str(error)) from error
+
+        lengths = self._any.setdefault((fixed, few, *mask), Lengths())
+        return lengths.step(tuple(tuple(shape.as_list()) for shape in given), of_span)
+
+    def _rebuilt(self, given: Sequence[Any], mask: Sequence[bool], few: bool, make: Any) -> Partitioned | None:
+        """The function for batches of these shapes; None if every rank is to compute all of it."""
+        made = set(map(id, self._made.values()))
+        why = f"its batches have more than {MOST_SHAPES} different shapes" if len(made) >= MOST_SHAPES else ""
         if not any(mask):
             why = "nothing that it gets is as long as the batch"
         if not why:
             try:
-                more = {"taken": batches, "fixed": fixed, "xla": self._xla, "states": self._states}
-                made = Partitioned(self._concrete, mask, Ranks(), given, after_last=self._counting, **more)
-                for empty in {False, few}:
-                    made.graph(empty)
-                part = whole_part.of(made.plan)
-                if part.is_worth_a_line:
-                    log_once.log(part.line(self._name))
-                return made
+                return self._checked(make(Ranks(), given, self._counting, xla=self._xla), few)
             except Exception as error:  # whatever it is, what was traced is right
                 why = whole_part.reason(error)
         self._tell_whole(why)
         return None
+
+    def _checked(self, made: Partitioned, few: bool) -> Partitioned:
+        """It can be made for the rows that ranks have, and what is computed whole is said."""
+        for empty in {False, few}:
+            made.graph(empty)
+        part = whole_part.of(made.plan)
+        if part.is_worth_a_line:
+            log_once.log(part.line(self._name))
+        return made
 
     @functools.cached_property
     def _of_whole_batches(self) -> Partitioned | None:

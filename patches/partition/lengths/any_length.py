@@ -7,23 +7,30 @@ graphs have in common is one for all lengths between the shortest and the longes
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
 from matex_tf.patches.partition.build import Exchange
 from matex_tf.patches.partition.labels import CannotPartition
-from matex_tf.patches.partition.lengths.merged import Merged
+from matex_tf.patches.partition.lengths.merged import Merged, NotLinear
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.affine import MOST
 from matex_tf.patches.partition.step import Partitioned
+
+T = TypeVar("T")
 
 #: Shapes of batches after which a step for all is made; after twice as many it is tried again, so many times.
 _AFTER, _TRIES = 2, 4
 #: Lengths that may differ from each other; and up to which a step is made at first.
 _LENGTHS, _LONG = 2, 1000
+#: Shapes of batches for which a step is rebuilt, each time anew; other batches are computed whole.
+MOST_SHAPES = 32
+#: A step is made for lengths that differ by multiples of these: of 2 where it halves a length once and rounds it.
+_STRIDES = 1, 2, 8, 32
 
 Sizes = tuple[tuple[int | None, ...], ...]
 #: Makes a step as `Partitioned` does, of an exchange, the shapes of batches, what makes an op after the last exchange,
@@ -37,17 +44,18 @@ class Span:
     Attributes:
         shapes: of the tensors, with None for those sizes, and for rows.
         places: for each length, where it is: numbers of a tensor and of an axis.
+        stride: of the lengths for which a step is made.
         shortest, longest: of each length, those for which a step is made; known once it is.
     """
 
-    def __init__(self, every: Sequence[Sizes], is_wide: bool):
+    def __init__(self, every: Sequence[Sizes], is_wide: bool, stride: int = 1):
         """Args: every: shapes of batches, with None for rows. is_wide: whether much shorter and longer ones belong to
-        them.
+        them. stride: what lengths differ from those of the last shapes by a multiple of.
 
         Raises:
             CannotPartition: they differ in more than a few lengths.
         """
-        self._first, self._wide = every[0], is_wide
+        self._first, self._wide, self.stride = every[-1], is_wide, stride
         of: dict[tuple[int | None, ...], list[tuple[int, int]]] = {}
         for number, sizes in enumerate(every[0]):
             for axis in range(len(sizes)):
@@ -70,7 +78,8 @@ class Span:
             return False
         lengths = self.lengths_of(every)
         return self.of(lengths) == every and all(
-            low <= (length or 0) <= high for low, length, high in zip(self.shortest, lengths, self.longest, strict=True)
+            low <= (length or 0) <= high and ((length or 0) - low) % self.stride == 0
+            for low, length, high in zip(self.shortest, lengths, self.longest, strict=True)
         )
 
     def lengths_of(self, every: Sizes) -> list[int | None]:
@@ -85,6 +94,10 @@ class Span:
             for number, sizes in enumerate(self._first)
         )
 
+    def strides(self, length: Any, number: int) -> Any:
+        """How many strides a length is longer than the shortest. Args: number: which of the lengths it is."""
+        return (length - self.shortest[number]) // self.stride
+
     def points(self, taken: set[int]) -> list[tuple[int, ...]]:
         """The lengths for which a step is made: as many as show that what it makes of them is right for others.
 
@@ -97,9 +110,10 @@ class Span:
         chosen = []
         for values in self._values:
             if self._wide:
-                found = _chosen(MOST + 1, max(_LONG, 2 * max(values)), taken, 1)
+                ends = MOST + 1, max(_LONG, 2 * max(values)), 1
             else:  # a table of positions may have no more rows
-                found = _chosen(max(min(values), MOST + 1), max(values), taken, -1)
+                ends = max(min(values), MOST + 1), max(values), -1
+            found = _chosen(*ends, taken, values[-1], self.stride)
             taken = taken.union(found)
             chosen.append(found)
         self.shortest, self.longest = [found[0] for found in chosen], [found[-1] for found in chosen]
@@ -108,45 +122,63 @@ class Span:
         return [shortest, *others, tuple(self.longest)]
 
 
-def _chosen(low: int, high: int, taken: set[int], step: int) -> list[int]:
+def _chosen(low: int, high: int, step: int, taken: set[int], length: int, stride: int) -> list[int]:
     """Two lengths that follow each other, and a longer one.
 
     Args:
-        low, high: where to look. taken: numbers that none may be. step: from a high one that is taken to the next.
+        low, high: where to look. step: the way from a high one that is taken to the next. taken: numbers that none may
+            be. length, stride: each of them differs from this length by a multiple of the stride.
     """
-    while low in taken or low + 1 in taken:
-        low += 1
+    low += (length - low) % stride
+    high += step * (step * (length - high) % stride)
+    while low in taken or low + stride in taken:
+        low += stride
     while high in taken:
-        high += step
-    if high <= low + 1:
+        high += step * stride
+    if high <= low + stride:
         raise CannotPartition("batches have few lengths")
-    return [low, low + 1, high]
+    return [low, low + stride, high]
 
 
-class Lengths:
-    """The shapes of batches that have come, and whether it is time for a step for any length."""
+class Lengths(Generic[T]):
+    """The shapes of batches that have come, and the steps that are made for any length."""
 
     def __init__(self) -> None:
         self._seen: list[Sizes] = []
-        self._tries = 0
+        self._made: list[tuple[Span, T]] = []
+        self._stage = 0  # of `_STRIDES`
+        self._tries: collections.Counter[Any] = collections.Counter()  # by what is left of lengths by the stride
 
-    def give_up(self) -> None:
-        """Let there be no step for any length, but those that are made."""
-        self._tries = _TRIES
+    def step(self, sizes: Sizes, make: Callable[[Span], T]) -> T | None:
+        """A step for batches of these shapes and others; None if there is none.
 
-    def add(self, sizes: Sizes) -> Span | None:
-        """Note shapes for which there is no step; returns the batches for which one is to be made now, if one is."""
+        Args:
+            sizes: shapes for which no step was made for themselves.
+            make: makes a step for any length, if it is time for one; raises CannotPartition if it cannot.
+        """
+        for span, made in self._made:
+            if span.fits(sizes):
+                return made
+        self._seen = [one for one in self._seen if one != sizes] + [sizes]
         alike = [one for one in self._seen if list(map(len, one)) == list(map(len, sizes))]
-        if sizes not in self._seen:
-            self._seen.append(sizes)
-            alike.append(sizes)
-        if self._tries == _TRIES or len(alike) < _AFTER << self._tries:
+        if self._stage == len(_STRIDES):
             return None
-        self._tries += 1
+        stride = _STRIDES[self._stage]
+        left = stride, *(tuple(size and size % stride for size in one) for one in sizes)
+        tries = self._tries[left]
+        if tries == _TRIES or len(alike) < _AFTER << tries + self._stage:
+            return None
+        self._tries[left] += 1
         try:
-            return Span(alike, self._tries == 1)
+            span = Span(alike, not tries, stride)
+            made = make(span)
+        except NotLinear:
+            self._stage += 1
+            return None
         except CannotPartition:
             return None
+        self._made.append((span, made))
+        return made if span.fits(sizes) else None
 
 
 class _Marks:
@@ -202,8 +234,9 @@ class OfAnyLength(Partitioned):
             CannotPartition: what it does depends otherwise on the lengths than in the sizes of tensors.
         """
         self._span, self._marks = span, _Marks(exchange, after_last)
-        self._points = span.points(set(inference.numbers(traced.graph)))
-        shapes = [[tf.TensorShape(sizes) for sizes in span.of(point)] for point in self._points]
+        points = span.points(set(inference.numbers(traced.graph)))
+        self._points = [[span.strides(length, number) for number, length in enumerate(point)] for point in points]
+        shapes = [[tf.TensorShape(sizes) for sizes in span.of(point)] for point in points]
         self._samples = [make(self._marks, one, self._marks.after_last, any_length=True) for one in shapes]
         vars(self).update({**vars(self._samples[0]), **vars(self)})
         self._made = {}
@@ -219,7 +252,8 @@ class OfAnyLength(Partitioned):
 
         def step(*arguments: Any) -> list[Any]:
             lengths = [tf.shape(arguments[places[0][0]])[places[0][1]] for places in self._span.places]
-            return merged.run(arguments, lengths, self._marks.made)
+            strides = [self._span.strides(length, number) for number, length in enumerate(lengths)]
+            return merged.run(arguments, strides, self._marks.made)
 
         specs = [tf.TensorSpec(shape, one.dtype) for shape, one in zip(self._span.shapes, numbers, strict=False)]
         function = tf.function(step, input_signature=[*specs, tf.TensorSpec([4], tf.int32)], autograph=False)

@@ -44,7 +44,8 @@ class Merged:
 
     def __init__(self, graphs: Sequence[Any], points: Sequence[Sequence[int]]):
         """Args:
-        graphs: FuncGraphs. points: the lengths for which each was made: at least two more than there are lengths.
+        graphs: FuncGraphs. points: the lengths for which each was made, in any unit: at least two more than there are
+            lengths.
 
         Raises:
             NotLinear: integers are not linear in the lengths.
@@ -105,8 +106,8 @@ class Merged:
         """Make the ops in the graph that is current; returns what they give.
 
         Args:
-            inputs: the first inputs of the graph; what it captures is captured again. lengths: int32 scalars. replays:
-                what marked ops become, by their names.
+            inputs: the first inputs of the graph; what it captures is captured again. lengths: int32 scalars, in the
+                unit of `points`. replays: what marked ops become, by their names.
         """
         graph, at, made = tf_ops.get_default_graph(), TensorMap[Any](), dict[Any, list[Any]]()
         for function in self.first._functions.values():

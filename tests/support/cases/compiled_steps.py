@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,6 +11,7 @@ from keras import layers
 
 from matex_tf import settings
 from matex_tf.patches.data import batches
+from matex_tf.patches.loops.compiled import steps
 from tests.support.cases.common import classifier, crossentropy, momentum, table
 from tests.support.cases.division import Worked
 
@@ -62,6 +65,8 @@ def gan():
 class _Step:
     """A step on features and classes, of which a form is made by changing a part."""
 
+    signature = None
+
     def __init__(self):
         self.model, self.loss = classifier(), crossentropy()
         self.optimizer, self.accuracy, self.mean = momentum(), keras.metrics.SparseCategoricalAccuracy(), None
@@ -79,7 +84,7 @@ class _Step:
         return loss
 
     def run(self, data=None, epochs=2):
-        step, said = tf.function(self.step), []
+        step, said = tf.function(self.step, input_signature=self.signature), []
         for _ in range(epochs):
             for batch in pipeline() if data is None else data:
                 said.append(np.asarray(step(*batch)))
@@ -269,6 +274,24 @@ class Words(_Step):
     def run(self, data=None, epochs=2):
         text = [" ".join("abcdef"[(i * j) % 6] for j in range(1 + i % 5)) for i in range(ROWS)]
         return super().run(tf.data.Dataset.from_tensor_slices((text, table(ROWS)[1])).batch(BATCH))
+
+
+class Lengths(_Step):
+    """Batches of twelve lengths, for which one trace is made."""
+
+    signature = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
+
+    def __init__(self):
+        super().__init__()
+        keras.utils.set_random_seed(3)
+        pooled = [layers.Conv1D(4, 3, padding="same", activation="relu"), layers.GlobalAveragePooling1D()]
+        self.model = keras.Sequential([keras.Input((None,)), layers.Embedding(9, 4), *pooled, layers.Dense(3)])
+
+    def run(self, data=None, epochs=2):
+        rows = tf.ragged.constant([[(i * j) % 9 for j in range(20 + i // 5)] for i in range(60)])
+        data = tf.data.Dataset.from_tensor_slices((rows, table(60)[1])).batch(5)
+        with mock.patch.object(steps, "MOST_SHAPES", 4):
+            return super().run(data.map(lambda x, y: (x.to_tensor(), y)))
 
 
 class Stateful(_Step):

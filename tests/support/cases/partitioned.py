@@ -256,7 +256,7 @@ def two_sizes(most):
     Args: most: shapes for which a step is rebuilt.
     """
     before = settings.use(dataclasses.replace(settings.current(), partitioner=True))
-    most_before, partitioned_step.MOST = partitioned_step.MOST, most
+    most_before, partitioned_step.MOST_SHAPES = partitioned_step.MOST_SHAPES, most
     try:
         keras.utils.set_random_seed(5)
         random, model = np.random.RandomState(0), Pairs()
@@ -271,7 +271,7 @@ def two_sizes(most):
             history += model.fit(tf.data.Dataset.zip((rows, others)), epochs=2, verbose=0).history["step_loss"]
         return history, [np.asarray(weight) for weight in model.weights]
     finally:
-        partitioned_step.MOST = most_before
+        partitioned_step.MOST_SHAPES = most_before
         settings.use(before)
 
 
