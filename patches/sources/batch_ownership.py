@@ -156,7 +156,7 @@ def _leaf(name: str, leaf: Any, label: bool) -> _Leaf:
     array = np.asarray(leaf)
     name = f"{name} ({array.dtype if not array.dtype.hasobject else 'string'}, rows of shape {tuple(array.shape[1:])})"
     discrete = array.ndim <= _AXES and (array.dtype.kind in "iubOSU" or _whole(array))
-    varied = discrete and array.size > 0 and bool((array != array[:1]).any())
+    varied = discrete and array.ndim > 0 and array.size > 0 and bool((array != array[:1]).any())
     return _Leaf(name, array_fingerprint.of(array), label, discrete, varied)
 
 

@@ -55,6 +55,11 @@ def test_loop(ranks, kind):
     assert {**SHARED, **OWN}[kind] in used(ranks, kind, "loop")
 
 
+def test_loop_with_numbers(ranks):
+    """Beside the parts of a batch that differ there is a number, which has no rows."""
+    assert SHARED["augmented"].replace("x (", "y[0] (") in used(ranks, "augmented", "numbered")
+
+
 @pytest.mark.parametrize("kind", ["augmented", "shard"])
 def test_loop_in_a_function(ranks, kind):
     """A loop inside a tf.function goes by what its pipeline is made of."""

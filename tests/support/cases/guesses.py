@@ -103,7 +103,8 @@ def rows_used(kind, how, rows="auto"):
 
     Args:
         kind: of pipeline.
-        how: "fit", "evaluate", "predict", "loop", "function" (a loop in a tf.function), "on_batch".
+        how: "fit", "evaluate", "predict", "loop", "numbered" (the loop has numbers of batches too), "function" (a loop
+            in a tf.function), "on_batch".
         rows: the setting.
     """
     before = settings.current()
@@ -118,7 +119,7 @@ def rows_used(kind, how, rows="auto"):
 def _rows_used(kind, how):
     keras.utils.set_random_seed(7)
     data = pipeline(kind)
-    if how in ("loop", "function"):
+    if how in ("loop", "function", "numbered"):
         return _loop(data, how)
     model = Counting()
     model.compile("sgd", "mse")
@@ -162,6 +163,9 @@ def _loop(data, how):
     for _ in range(2):
         if how == "function":
             epoch()
+        elif how == "numbered":
+            for _, (x, y) in data.enumerate():
+                step(x, y)
         else:
             for x, y in data:
                 step(x, y)
