@@ -33,6 +33,7 @@ PIPELINES: dict[str, Callable[[], Any]] = {
     "in an interleave": lambda: tf.data.Dataset.range(4).interleave(lambda one: _rows().map(_more)).batch(4),
     "random numbers": lambda: _random().take(8).map(lambda row: row // 2),
     "the same order": lambda: tf.data.Dataset.range(20).shuffle(20, seed=3, reshuffle_each_iteration=False).batch(4),
+    "cached": lambda: _rows().map(_more).cache().batch(4),
     "no order": lambda: tf.data.Dataset.from_tensor_slices(list(range(20))).map(_more).batch(4),
 }
 
@@ -55,6 +56,21 @@ def test_the_next_epoch_has_the_order_that_it_had(name: str) -> None:
             iter(front)
 
     assert _epochs(PIPELINES[name], drawn) == _epochs(PIPELINES[name], iter)
+
+
+def test_what_draws_before_a_full_cache_draws_no_more() -> None:
+    """As another walk over it shows, which goes on where the others have left off."""
+
+    def orders(unused: Callable[[Any], Any]) -> list[Any]:
+        tf.random.set_seed(1)
+        rows = _rows()
+        cached = rows.map(_more).cache().batch(4)
+        for _ in range(3):
+            list(cached)
+            unused(cached)
+        return list(rows.as_numpy_iterator())
+
+    assert orders(lambda dataset: iter(unused_iterators.what_draws(dataset))) == orders(iter)
 
 
 def test_maps_are_left_out() -> None:

@@ -56,7 +56,10 @@ def leave_out(iterator: Any) -> None:
 
 
 def what_draws(dataset: Any) -> Any:
-    """The front of a pipeline, up to the last dataset that may draw where an iterator is made; None if none may."""
+    """The front of a pipeline, up to the last dataset that may draw where an iterator is made; None if none may.
+
+    What draws before a cache draws until that has all elements, so the front has the cache too.
+    """
     one = unwrapped(dataset)
     inputs = inputs_of(one)
     if any(part in type(one).__name__ for part in _DRAWING) or not (inputs or _holds_rows(one)):
@@ -64,7 +67,8 @@ def what_draws(dataset: Any) -> Any:
     fronts = [front for front in map(what_draws, inputs) if front is not None]
     if not fronts:
         return None
-    return fronts[0] if len(inputs) == 1 and calls.kind(one) != "repeat" else one
+    stays = len(inputs) > 1 or calls.kind(one) == "repeat" or "Cache" in type(one).__name__
+    return one if stays else fronts[0]
 
 
 def _holds_rows(dataset: Any) -> bool:
