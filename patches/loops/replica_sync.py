@@ -7,9 +7,8 @@ public.
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,11 +19,19 @@ from matex_tf.core.mismatch import name_ranks
 from matex_tf.patches.common import keras_lines, log_once, seeds
 from matex_tf.patches.keras import optimizer, weights
 from matex_tf.patches.loops import position
-from matex_tf.state import notes
+from matex_tf.state import notes, run_state
 
 
-class _Trained:
-    """Of a variable: that loops have updated it."""
+class _Trained(NamedTuple):
+    """Of a variable: that loops have updated it, and how many were there before it."""
+
+    before: int
+
+
+class _Count:
+    """Of a run: how many variables its loops have updated."""
+
+    so_far = 0
 
 
 class _Optimizer:
@@ -56,8 +63,10 @@ def begin(variables: Sequence[Any], using: Any = None) -> None:
     if not new and not fresh:
         return
     with tf.init_scope():
+        count = run_state.current().part(_Count)
         for variable in new:
-            notes.put(variable, _Trained())
+            notes.put(variable, _Trained(count.so_far))
+            count.so_far += 1
         if fresh:
             notes.put(using, _Optimizer())
             new = [*new, *keras_lines.optimizer_variables(using)]
@@ -118,15 +127,17 @@ def _statistics() -> list[Any]:
 
 def check() -> None:
     """Say so where the weights that loops have trained differ between ranks. All ranks come here."""
-    if not position.active() or not (alive := notes.having(_Trained)):
+    count = run_state.current().part(_Count).so_far
+    if not position.active() or not count:
         return
-    mine = list(zip(optimizer.paths(alive), (weights.sums(variable) for variable in alive), strict=True))
+    alive = notes.having(_Trained)
+    since = [count - trained.before for one in alive if (trained := notes.found(one, _Trained)) is not None]
+    named = zip(optimizer.paths(alive), map(weights.sums, alive), strict=True)
+    mine = dict(zip(since, named, strict=True))
     everyone = world.current().allgather(mine, "compare the weights of a loop")
-    # Variables that nobody uses any more may be gone on one rank and still be there on another: those are older than
-    # what is trained now. So compare from the newest on, as far as all ranks have the same.
-    newest = zip(*map(reversed, everyone), strict=False)
-    common = list(itertools.takewhile(lambda entries: len({name for name, _ in entries}) == 1, newest))
-    for entries in reversed(common):
+    # Variables that nobody uses any more may be gone on one rank and still be there on another.
+    for place in sorted(set.intersection(*map(set, everyone)), reverse=True):
+        entries = [one[place] for one in everyone]
         name, sums = entries[0]
         for rank, (_, other) in enumerate(entries):
             if not np.allclose(other, sums, rtol=1e-4, equal_nan=True):

@@ -154,6 +154,13 @@ def test_own_metric(ranks):
     same(ranks(loops.own_metric))
 
 
+def test_variables_that_are_gone(ranks):
+    """Variables are compared with themselves, not with others of the same name."""
+    outcomes = ranks.outcomes(loops.gone, (3,))[3]
+    assert not any(outcome.error for outcome in outcomes), outcomes[0].traceback
+    assert "differs from rank 0" not in outcomes[0].output
+
+
 def test_drift(ranks):
     """Weights that part ways are named when a checkpoint is written, also where a rank still holds older variables."""
     outcomes = ranks.outcomes(loops.drift, (3,))[3]

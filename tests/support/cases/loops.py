@@ -519,6 +519,18 @@ def own_metric():
     return {"value": value, "warned": [str(one.message) for one in caught if "worst" in str(one.message)]}
 
 
+def gone():
+    """Variables of one name, of which rank 1 still holds one that is gone on the other ranks; at a checkpoint."""
+    from matex_tf.patches.loops import replica_sync  # here: plain Keras runs other cases of this file
+
+    made = [tf.Variable(float(number)) for number in range(3)]
+    replica_sync.begin(made)
+    if world.rank() != 1:
+        del made[1]
+    tf.train.Checkpoint(last=made[-1]).write("gone")
+    return [float(made[0]), float(made[-1])]
+
+
 def drift():
     """Weights that the script moves by something else than an averaged gradient; what is said at a checkpoint.
 
