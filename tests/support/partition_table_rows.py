@@ -133,6 +133,11 @@ def table(keys: Any) -> Any:
     return table.made.lookup(keys)  # type: ignore[attr-defined]
 
 
+def lengths(words: Any) -> Any:
+    """Of words that are ragged."""
+    return tf.ragged.map_flat_values(tf.strings.length, words)
+
+
 def gather(axis: int = 0, batch_dims: int = 0) -> Callable[..., Any]:
     return lambda x, i: raw.GatherV2(params=x, indices=i, axis=axis, batch_dims=batch_dims)
 
@@ -191,10 +196,12 @@ INDICES = [
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[rows(i), 3]), "i2 n 1", "f n 3"),
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=tf.stack([4, rows(x, 1)])), "i4 2 1", "f 2 n"),
     t("LookupTableFindV2", lambda i: table(i), "i5 n", gives="S0"),
+    t("RaggedTensorToTensor", lambda x: lengths(tf.strings.split(x, "1")).to_tensor(), "s n", gives="S0"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0])), "i n", gives="P"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0])), "i n 4", gives="S0"),
     t("DenseBincount", lambda x, w: raw.DenseBincount(input=x, size=5, weights=w), "i n", "f n", gives="P"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0]), binary_output=True), "i n"),
+    t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0]), binary_output=True), "i n 4", gives="S0"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0], "int32")), "i n"),
     t("Bincount", lambda x: raw.Bincount(arr=x, size=5, weights=np.zeros([0])), "i n", gives="P"),
     t("Bincount", lambda x, w: raw.Bincount(arr=x, size=5, weights=w), "i n", "f n", gives="P"),

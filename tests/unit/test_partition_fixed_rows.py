@@ -35,3 +35,25 @@ def test_rows_are_found(support):
     cases, steps = support
     for name in ("dynamic_scale", "centralized", "vicreg", "wgan_gp", "dice"):
         assert not cases.compare(steps.STEPS[name], sizes=(23,), fixed=23).whole, name
+
+
+@pytest.mark.parametrize("rows", [5, 6])
+def test_few_rows_of_sequences(rows):
+    """Reshapes of a dense layer over sequences: 50 and 60 count rows, as 5 and 6 do, and 6 inputs do not."""
+    import tensorflow as tf
+
+    from matex_tf.patches.partition import whole_part
+    from matex_tf.patches.partition.ranks import Ranks
+    from matex_tf.patches.partition.step import Partitioned
+
+    weights = tf.Variable(tf.ones([6, 3]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.tanh(tf.tensordot(x, weights, [[2], [0]])))
+        return tape.gradient(loss, weights)
+
+    traced = step.get_concrete_function(tf.TensorSpec([rows, 10, 6]))
+    made = Partitioned(traced, [True], Ranks(), [tf.TensorShape([None, 10, 6])], fixed=rows)
+    assert not whole_part.of(made.plan).ops

@@ -27,6 +27,19 @@ def test_look_ups_in_tables():
     assert not part.ops and part.share == 0
 
 
+def test_split_strings():
+    """Each rank splits all strings into words, and works on its rows of what is looked up for them."""
+    weights = tf.Variable(tf.ones([7, 2]))
+
+    def step(x):
+        words = tf.strings.split(tf.as_string(x[:, 0]), ".")
+        numbers = tf.strings.to_hash_bucket_fast(words, 7).to_tensor()
+        return tf.reduce_sum(tf.tanh(tf.reduce_mean(tf.gather(weights, numbers), axis=1)))
+
+    part = _part(step)
+    assert str(part) == "StringSplitV2 of StringSplit" and part.share < 0.5
+
+
 def test_names_and_share():
     """Half of the values follow from an op that no rule knows; the line names it once."""
 

@@ -126,8 +126,6 @@ def bincount(op: Op) -> Ruling | None:
     label, shape, after = op.labels[0], op.shapes[0], op.out_shapes[0]
     if label.kind != "S" or label.axis or shape is None or after is None:
         return None
-    if op.type == "DenseBincount" and op.attribute("binary_output"):
-        return None
     weights = op.shapes[2]
     weighted = weights is not None and len(weights) > 0 and weights != [0]
     if weights is None or weighted and not op.is_rows(label, weights):
@@ -135,7 +133,8 @@ def bincount(op: Op) -> Ruling | None:
     wants = [label, R, label if weighted else R]
     if len(after) == 2 and op.is_rows(label, after):
         return Ruling(wants, [label])
-    return Ruling(wants, [P])
+    is_sum = op.type == "Bincount" or not op.attribute("binary_output")
+    return Ruling(wants, [P]) if is_sum else None
 
 
 def _are_of_own_row(op: Op, width: int) -> bool:

@@ -169,6 +169,18 @@ def _parts(op: Op, data: Sequence[int]) -> Ruling | None:
     return same_rows(op, P, data, [P] * len(op.out_shapes))
 
 
+@rule("RaggedTensorToTensor")
+def padded(op: Op) -> Ruling | None:
+    """Rows that are padded to one length: each rank knows all of them, and takes its own."""
+    if not op.is_rows(S(0), op.out_shapes[0]):
+        return None
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        return [builder.rows_of(made.outputs[0], builder.same(made, values)[0], S(0))]
+
+    return Ruling([R] * len(op.labels), [S(0)], build)
+
+
 @rule("Pack")
 def pack(op: Op) -> Ruling | None:
     """Along a new axis."""

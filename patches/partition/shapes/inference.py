@@ -214,6 +214,8 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     definition = op.node_def
     drops = ("_output_shapes", "_class", *(["output_shapes"] if new.fixed and op.type in LOOPS + BRANCHES else []))
     attributes = {name: value for name, value in definition.attr.items() if name not in drops}
+    if op.type == "Reshape" and new.fixed:
+        inputs = [inputs[0], integers.reshaped(inputs, new)]
     made = _make(op, list(inputs), attributes, new)
     new.attributes[made] = attributes
     new.ops.append(made)
@@ -229,6 +231,8 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
         elif made.type == "LookupTableFindV2" and tensor.shape.rank is None:  # Python alone says the shape
             keys = made.inputs[1].shape
             tensor.set_shape(keys if old.shape.rank == keys.rank else None)
+        elif made.type == "RaggedTensorToTensor" and tensor.shape.rank and tensor.shape[0] is None:
+            tensor.set_shape([integers.rows_of_ragged(made, new), *tensor.shape[1:]])
     depends = any(
         tensor in new.known and not new.known[tensor].is_constant or None in (new.shape(tensor) or ())
         for tensor in made.inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +40,56 @@ def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
         return None
     if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
         return None
+    if op.type == "StridedSlice" and inputs[0].op.type == "StringSplitV2" and inputs[0].value_index == 2:
+        return _rows_of_words(op, inputs, new)
     return affine.fold(op, [new.known.get(tensor) for tensor in inputs])
+
+
+def _rows_of_words(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
+    """The number of strings that were split into words, where a step takes it from the shape of all words."""
+    strings = _dimensions(inputs[0].op.inputs[0], new)
+    begin = new.known.get(inputs[1])
+    if strings is None or strings.constant.shape != (1,) or op.outputs[0].shape.rank != 0:
+        return None
+    is_first = begin is not None and begin.is_constant and begin.constant.tolist() == [0]
+    return [Affine(strings.per_row[0], strings.constant[0])] if is_first else None
+
+
+def reshaped(inputs: Sequence[Any], new: Shaped) -> Any:
+    """The shape that a `Reshape` of a step for a fixed number of rows asks for: which of its numbers counts rows, the
+    elements say that it is given, where several may.
+
+    Args:
+        inputs: what the op reads, tensors of the new graph. new: the graph that is made.
+
+    Returns:
+        A tensor of that graph, integers `[dimensions]`; the one that it reads if nothing is known.
+    """
+    before, asked = new.shape(inputs[0]), new.known.get(inputs[1])
+    if before is None or None in before or asked is None or asked.constant.ndim != 1:
+        return inputs[1]
+    sizes: list[int] = list(before)  # type: ignore[arg-type]
+    numbers = asked.at(new.fixed).tolist()
+    outer = math.prod(sizes[: next((axis for axis, size in enumerate(sizes) if new.counts(size)), 0)])
+    places = [place for place, number in enumerate(numbers) if number and number % new.fixed == 0]
+    # Rows after as many elements as before, then the number itself, then multiples of it.
+    places.sort(key=lambda place: (math.prod(numbers[:place]) != outer, numbers[place] != new.fixed))
+    for place in [None, *places]:
+        per_row = np.asarray([number // new.fixed if p == place else 0 for p, number in enumerate(numbers)], np.int64)
+        found = Affine(per_row, np.where(per_row > 0, 0, np.asarray(numbers, np.int64)))
+        if math.prod(found.at(new.prime).tolist()) == math.prod(sizes):
+            return made(found, inputs[1].dtype, new)
+    return inputs[1]
+
+
+def rows_of_ragged(made: Any, new: Shaped) -> int | None:
+    """How many rows `RaggedTensorToTensor` gives, for the prime number of rows; None if that is not known.
+
+    Args:
+        made: the op. new: the graph that it is in.
+    """
+    first = new.known.get(made.inputs[3])
+    return int(first.at(new.prime)) if made.get_attr("row_partition_types")[0] == b"FIRST_DIM_SIZE" and first else None
 
 
 def _dimensions(tensor: Any, new: Shaped) -> Affine | None:
