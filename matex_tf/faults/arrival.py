@@ -113,27 +113,30 @@ class Arrival:
                 _end()
             time.sleep(_PAUSE)
 
-    def where(self, fit: int) -> tuple[dict[str, Any], bytes]:
-        """Where the job is in one of its calls of `fit`, see `growth.Growth.at`; waits until it has begun that.
+    def where(self, fit: float, calls: int = 0) -> tuple[dict[str, Any], bytes]:
+        """Where the job is in one of its calls of `fit` or loops, see `growth.Growth.at`; waits until that has begun.
 
-        Where the call is over, it is what that has left.
+        Where the call is over, it is what that has left. Of a loop it is what its steps have returned since so many
+        `calls`.
         """
-        while (answer := self._ask({"where": fit}))[0].get("wait"):
+        while (answer := self._ask({"where": fit, "calls": calls}))[0].get("wait"):
             time.sleep(_PAUSE)
         self.dealt = answer[0].get("dealt")
         return self._held(fit, answer)
 
     def has_begun(self, fit: int) -> bool:
         """Whether the job has come to one of its calls of `fit`; asked for until it has."""
-        if fit not in self._begun and not self._ask({"where": fit})[0].get("wait"):
+        if fit not in self._begun and not self._ask({"where": fit, "calls": 0})[0].get("wait"):
             self._begun.add(fit)
         return fit in self._begun
 
-    def take(self, fit: int) -> tuple[dict[str, Any], bytes]:
-        """Be ready in a call of `fit`; what the job then gives, see `growth.Growth.hand_over`."""
-        return self._held(fit, self._ask({"ready": fit}))
+    def take(self, fit: float, calls: int = 0) -> tuple[dict[str, Any], bytes]:
+        """Be ready in a call of `fit` or a loop; what the job then gives, see `growth.Growth.hand_over`."""
+        return self._held(fit, self._ask({"ready": fit, "calls": calls}))
 
-    def _held(self, fit: int, answer: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
+    def _held(self, fit: float, answer: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
+        if answer[0].get("lost") and fit % 1:
+            raise Refused("its script is in a loop of its own that is over in the job")
         if answer[0].get("lost"):
             raise Refused(
                 f"fit {fit} is over in the job, which has not kept what it left: that is too large, or died "

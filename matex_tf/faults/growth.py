@@ -74,7 +74,8 @@ class _Coming:
         watch: loses it if it does not start in time.
         process: what it is to its machine, see `namespaces.process`.
         line: to it; None until it has said who it is.
-        ready: the call of `fit` in which it waits for what it is given; 0 before.
+        ready: the call of `fit` in which it waits for what it is given, or loop, see `Growth.at`; 0 before.
+        calls: of compiled steps in the script's own loops, of which it knows what they have returned.
         over: set when it has come, or will not.
         said: how that went, in words; came: whether it has come.
     """
@@ -86,7 +87,8 @@ class _Coming:
     watch: threading.Timer | None = None
     process: tuple[str, int, int] = ("", 0, 0)
     line: Line | None = None
-    ready: int = 0
+    ready: float = 0
+    calls: int = 0
     over: threading.Event = field(default_factory=threading.Event)
     said: str = ""
     came: bool = False
@@ -108,6 +110,7 @@ class Growth:
         left_because: why the last one that had to leave had to, in words.
         dealt: of the `DataSet` of the `fit` that is under way, see `patches.data.lost_rows.Orphans.told`.
         leaves: whether this rank was told to leave (SIGTERM): it does so after a step, and nothing is run again.
+        returned: what compiled steps have returned in the script's own loops since so many calls; in any thread.
     """
 
     def __init__(self, world: World, run: dict[str, Any], cores: Mapping[str, int] | None = None):
@@ -117,12 +120,14 @@ class Growth:
         self._coming: dict[int, _Coming] = {}
         self._numbers = itertools.count(world.size)
         self._reached: dict[str, Any] = {}
-        self._fit, self.left_because, self.leaves = 0, "", False
+        self._fit: float = 0
+        self.left_because, self.leaves = "", False
+        self.returned: Callable[[int], bytes] = lambda calls: b""
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, functools.partial(self._told_to_leave, os.getpid()))
         self._at: tuple[int, int] | None = None
         self.dealt: tuple[Any, ...] | None = None
-        self._left: dict[int, tuple[dict[str, Any], Callable[[], bytes]]] = {}
+        self._left: dict[float, tuple[dict[str, Any], Callable[[], bytes]]] = {}
         self._left_bytes = 0
         self._steps_to_try = 0
         self._most = settings_module.current().max_ranks
@@ -142,20 +147,22 @@ class Growth:
         """Say where this rank answers: addresses, port and token."""
         self._reached = place
 
-    def at(self, fit: int, place: tuple[int, int] | None) -> None:
-        """The script is in one of its calls of `fit`.
+    def at(self, fit: float, place: tuple[int, int] | None) -> None:
+        """The script is in one of its calls of `fit`, or at a step of a loop of its own.
 
         Args:
+            fit: the number of the call; of a loop, half of one more than that of the last call before it.
             place: the epoch and the step that are about to begin; None where it is over.
         """
         self._fit, self._at = fit, place
         if self._trial is not None:
             self._steps_to_try -= 1
             self._end_trial()
-        for one in list(self._coming.values()) if place is None else ():
-            if one.ready == fit:
+        for one in list(self._coming.values()):
+            over = one.ready
+            if 0 < over < fit or (over == fit and place is None):
                 one.ready = 0
-                threading.Thread(target=self._listen, args=(one, fit), daemon=True).start()
+                threading.Thread(target=self._listen, args=(one, over), daemon=True).start()
 
     def leave(self, fit: int, words: dict[str, Any], state: Callable[[], bytes], size: int) -> None:
         """Keep what a call of `fit` has left, for ranks that come later.
@@ -316,7 +323,7 @@ class Growth:
             one.watch.cancel()
         self._listen(one)
 
-    def _listen(self, one: _Coming, over: int = 0) -> None:
+    def _listen(self, one: _Coming, over: float = 0) -> None:
         """Args: over: the `fit` in which it waits, and which is over."""
         line = one.line
         assert line is not None
@@ -326,18 +333,21 @@ class Growth:
             while "ready" not in (words := line.hear()[0]):
                 if "refused" in words:
                     return self._lose(one, f"a joining rank is refused: {words['refused']}")
-                line.say(*self._where(int(words["where"])))
+                line.say(*self._where(float(words["where"]), int(words["calls"])))
         except (OSError, ValueError, KeyError):
             return self._lose(one, "a joining rank has died before it took part")
-        one.ready = int(words["ready"])
+        one.calls = int(words["calls"])
+        one.ready = float(words["ready"])
 
-    def _where(self, fit: int) -> tuple[dict[str, Any], bytes]:
+    def _where(self, fit: float, calls: int = 0) -> tuple[dict[str, Any], bytes]:
         at, now = self._at, self._fit
         if fit < now or (fit == now and at is None):
             words, state = self._left.get(fit, ({"lost": True}, bytes))
             return {"over": True, **words}, state()
         if at is None or fit > now:
             return {"wait": True}, b""
+        if fit % 1:
+            return {}, self.returned(calls)
         return {"epoch": at[0], "step": at[1], "dealt": self.dealt}, b""
 
     def _lose(self, one: _Coming, why: str) -> None:

@@ -104,6 +104,8 @@ def _find_layers() -> None:
 def merge_statistics() -> None:
     """Average the state that layers keep outside of training (moving means and variances). All ranks come here."""
     ranks = world.current()
+    if ranks.is_single:
+        return
     for attempt in range(2):
         kept = _statistics()
         labels = [f"{keras_lines.path(variable)} {tuple(variable.shape)}" for variable in kept]

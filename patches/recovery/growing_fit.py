@@ -4,7 +4,8 @@ A rank that comes runs Keras' own loop alone. It makes its first step, so that i
 changed does not count. Then it draws the batches that the job has used, and leaves them, as a job does that is started
 again (`resume_fit`). Where the job is meanwhile it takes what a checkpoint would hold, and goes on as one of the ranks.
 
-A loop of the script's own it runs alone, where the job is in a `fit` after that loop; else it is refused there.
+A loop of the script's own it runs alone, where the job is in a `fit` after that loop. If the job is in the loop itself,
+see `growing_loop`.
 
 Relies on (Keras 3.3 to 3.15): `BaseOptimizer.apply` (public), `Trainer._eval_epoch_iterator` (private).
 """
@@ -26,7 +27,7 @@ from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
 from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
-from matex_tf.patches.common import active_flag, keras_lines, model_state, wrapping
+from matex_tf.patches.common import active_flag, keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
 from matex_tf.patches.shards.serving import Parts
@@ -47,10 +48,12 @@ def install(module: ModuleType) -> None:
 def _apply(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
     """A rank that comes trains outside of `fit`: only to come to one that the job is in."""
     arrival, known = world.of_job().arrival, resume_fit.fits()
+    if under_way.now().one_rank is not None:  # of a compiled step, see `growing_loop`
+        return wrapped(*args, **kwargs)
     if arrival is not None and known.under_way is None and not arrival.has_begun(known.count + 1):
         arrival.refuse(
             f"its script trains in a loop of its own, and the job has not come to a fit after that one (fit "
-            f"{known.count + 1}): ranks come to a fit (docs/growing.md)"
+            f"{known.count + 1}): ranks come to a fit, and to loops over tf.data with compiled steps (docs/growing.md)"
         )
     return wrapped(*args, **kwargs)
 
@@ -87,6 +90,76 @@ class Questions(Clock):
         return due.value, max(1, min(int(_SECONDS / each), 2 * (self._steps - self._asked)))
 
 
+def questions(known: resume_fit.Fits) -> Questions:
+    """The questions that are asked in this script. Args: known: its calls of `fit`."""
+    if not isinstance(known.clock, Questions):
+        known.clock = Questions()
+    return known.clock
+
+
+def go_without_leaving(clock: Clock) -> bool:
+    """Go on without ranks that leave now; whether there are any. All ranks come here."""
+    guard = world.current().guard
+    if guard is None or not isinstance(clock, Questions) or not clock.leaving:
+        return False
+    guard.let_go(clock.leaving)
+    return True
+
+
+def of_the_run() -> dict[str, Any]:
+    """What a rank that comes has to know of the run, besides what is trained; for `enter`."""
+    return {
+        "steps": run_state.current().trained,
+        "layers": active_flag.layers().on,
+        "shards": world.current().holds_shard,
+        "question": resume_fit.fits().clock.until_next,
+    }
+
+
+def let_in(one: Any, place: str, begun: float) -> bool:
+    """Meet a rank that has taken what it was given; whether it has come. All ranks come here.
+
+    Args:
+        one: that rank, on the first one; None if none has. place: where the job is, in words. begun: by
+            `time.perf_counter`, since when the job waits.
+    """
+    ranks = world.current()
+    assert ranks.guard is not None
+    who = ranks.broadcast(one and (one.number, one.starter, one.process), "see whether a rank has come")
+    if who is None:
+        return False
+    run_state.current().part(Parts).join()
+    bridge, leader = ranks.growth.bridge_to(*who)
+    came = leader >= 0 and ranks.guard.extend(bridge, leader)
+    if one is not None:
+        ranks.growth.came(one, came, place, time.perf_counter() - begun)
+    return came
+
+
+def enter(words: dict[str, Any]) -> None:
+    """On a rank that comes, once it has taken what it was given: be one of the ranks of the job.
+
+    Args:
+        words: those of the job, with `of_the_run`.
+
+    Raises:
+        Refused: they could not be met.
+    """
+    ranks = world.current()
+    arrival = ranks.arrival
+    run_state.current().trained = words["steps"]
+    active_flag.layers().on, ranks.holds_shard = words["layers"], words["shards"]
+    resume_fit.fits().clock.begin_with(words["question"])
+    run_state.current().part(Parts).join()
+    arrival.enter()
+    assert ranks.guard is not None
+    if not ranks.guard.extend(arrival.bridge):
+        raise Refused("the ranks of the job could not be met")
+    ranks.log = arrival.log
+    arrival.joined()
+    ranks.arrival = None
+
+
 class GrowingFit(resume_fit.Fit):
     """The `fit` that is under way."""
 
@@ -94,6 +167,8 @@ class GrowingFit(resume_fit.Fit):
         ranks = world.current()
         no_store: Any = None
         self._arrival, self._traced, self._drawing = ranks.arrival, False, 0.0
+        if self._arrival is not None and fits.replayed:
+            raise Refused("its script is in a loop of its own that is over in the job")
         self._taken: tuple[dict[str, Any], dict[str, Any]] | None = None
         super().__init__(fits, model, no_store, None, {"logs": {}})
         ranks.compared.clear()
@@ -156,9 +231,7 @@ class GrowingFit(resume_fit.Fit):
         """Let a rank in. All ranks of the job come here."""
         ranks, begun = world.current(), time.perf_counter()
         assert ranks.guard is not None
-        clock = self._fits.clock
-        if isinstance(clock, Questions) and clock.leaving:
-            ranks.guard.let_go(clock.leaving)
+        if go_without_leaving(self._fits.clock):
             return
         taken = step_retry.whole(
             lambda: snapshot.take(self.model, self._callbacks, self._python_draws), "take the state of the training"
@@ -167,16 +240,8 @@ class GrowingFit(resume_fit.Fit):
         if ranks.rank == 0:
             assert taken is not None
             one = ranks.growth.hand_over(self._why_not(), self._words(place), self._state(taken))
-        who = ranks.broadcast(one and (one.number, one.starter, one.process), "see whether a rank has come")
-        if who is None:
-            return
-        run_state.current().part(Parts).join()
-        bridge, leader = ranks.growth.bridge_to(*who)
-        came = leader >= 0 and ranks.guard.extend(bridge, leader)
-        if came:
+        if let_in(one, str(place), begun):
             self._begin_anew()
-        if one is not None:
-            ranks.growth.came(one, came, str(place), time.perf_counter() - begun)
 
     def _why_not(self) -> str:
         """Why no rank can come to this `fit`, in words; empty where one can."""
@@ -187,17 +252,13 @@ class GrowingFit(resume_fit.Fit):
         return ""
 
     def _words(self, place: Place) -> dict[str, Any]:
-        clock, ranks = self._fits.clock, world.current()
         return {
             "epoch": place.epoch,
             "step": place.step,
-            "compared": dict(ranks.compared),
+            "compared": dict(world.current().compared),
             "compiled": _compiled(self.model),
-            "steps": run_state.current().trained,
             "rebuilt": bool(model_state.of(self.model).whole),
-            "layers": active_flag.layers().on,
-            "shards": ranks.holds_shard,
-            "question": clock.until_next,
+            **of_the_run(),
         }
 
     def _state(self, taken: dict[str, Any]) -> Callable[[], bytes]:
@@ -207,22 +268,13 @@ class GrowingFit(resume_fit.Fit):
     def _enter(self) -> None:
         """Take what the job has given, and be one of its ranks."""
         assert self._taken is not None
-        ranks, (words, kept) = world.current(), self._taken
+        words, kept = self._taken
         self._check()
         with world.alone():
             snapshot.give_back(self.model, self._callbacks, kept, first=False)
         model_state.of(self.model).committed = kept["committed"]
-        run_state.current().trained = words["steps"]
-        active_flag.layers().on, ranks.holds_shard = words["layers"], words["shards"]
-        self._fits.clock.begin_with(words["question"])
-        run_state.current().part(Parts).join()
-        self._arrival.enter()
-        assert ranks.guard is not None
-        if not ranks.guard.extend(self._arrival.bridge):
-            raise Refused("the ranks of the job could not be met")
-        ranks.log = self._arrival.log
-        self._arrival.joined()
-        self._arrival = ranks.arrival = None
+        enter(words)
+        self._arrival = None
         self.replaying = self._first = False
         self._kept = self._taken = None
         self._begin_anew()
@@ -271,8 +323,7 @@ def fit(model: Any, run: Callable[[], Any]) -> Any:
     known = resume_fit.fits()
     if known.under_way is not None:
         return run()
-    if not known.count:
-        known.clock = Questions()
+    questions(known)
     known.count += 1
     this, before = GrowingFit(known, model), model._initial_epoch
     known.under_way = this

@@ -220,10 +220,11 @@ class Fits:
         count: how many there have been.
         under_way: the one that is, if it has checkpoints of its own.
         clock: says when a checkpoint is due.
+        replayed: whether this rank has run a loop of the script's own without computing its steps.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count, self.replayed = 0, False
         self.under_way: Fit | None = None
         self.clock = Clock()
         self._said = False

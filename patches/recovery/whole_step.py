@@ -51,6 +51,11 @@ class Values:
         self._read = read.get_concrete_function() if self._held else list
         self.handles = {id(handle) for handle, _ in self._held}
 
+    @property
+    def held(self) -> list[tuple[Any, Any]]:
+        """The handle and the dtype of each."""
+        return self._held
+
     def now(self) -> list[Any]:
         """The values that the variables have now."""
         return list(self._read())

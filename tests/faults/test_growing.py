@@ -129,7 +129,65 @@ result["weights"] = [weight.tolist() for weight in model.get_weights()]
 json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
 """
 
-#: A loop of the script's own, to which ranks do not come.
+#: Loops of the script's own with compiled steps, for training and for tests. Its arguments are a form, and the epochs
+#: that it trains; without these it ends with the second one that is whole with three ranks.
+COMPILED = """
+import json, os, sys, time
+import numpy as np, keras, matex_tf
+import tensorflow as tf
+form, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
+keras.utils.set_random_seed(3)
+keras.backend.set_floatx("float64")
+does = [name for name in os.listdir() if "." not in name] if not epochs and matex_tf.size() == 1 else []
+x = np.random.rand(103, 4) + ("rows" in does)
+y = (x.sum(1) > 2).astype("float64")[:, None]
+model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
+                          keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam(0.01) if form == "Adam" else keras.optimizers.SGD(0.1)
+seen = tf.Variable(0, dtype="int64")
+
+
+@tf.function
+def train(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    seen.assign_add(tf.shape(a, "int64")[0])
+    return loss, {"noise": tf.random.uniform([2], dtype="float64")}
+
+
+@tf.function
+def test(a, b):
+    return tf.reduce_mean(tf.abs(model(a) - b)), seen.read_value()
+
+
+pairs = tf.data.Dataset.from_tensor_slices((x, y))
+batches = pairs.shuffle(50, seed=7).map(lambda a, b: (a * 1.5, b)).batch(16)
+said, sizes, whole, steps = [], [], 0, 0
+for epoch in range(epochs or 1000):
+    optimizer.learning_rate = 0.05 / (1 + epoch)
+    for a, b in batches:
+        loss, more = train(a, b)
+        said += [float(loss), *more["noise"].numpy().tolist()]
+        steps += 1
+        if steps == 5:
+            open("begun", "w").close()
+        if "reads" in does and steps == 9:
+            print(float(tf.reduce_sum(model.trainable_variables[0])))
+        time.sleep(0.2 if steps > 5 and not epochs and matex_tf.size() == 2 else 0)
+    if form == "SGD":
+        for a, b in pairs.batch(40):
+            said += [float(one) for one in test(a, b)]
+    sizes.append(matex_tf.size())
+    whole = whole + 1 if not epochs and matex_tf.size() == 3 else 0
+    if whole == 2:
+        break
+result = {"said": said, "weights": [one.tolist() for one in model.get_weights()]}
+result["slots"] = [one.numpy().tolist() for one in optimizer.variables]
+json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
+"""
+
+#: A loop of the script's own that is not compiled, to which ranks do not come.
 OWN_LOOP = """
 import os, time
 import numpy as np, keras, matex_tf
@@ -139,7 +197,6 @@ x = np.random.rand(192, 4).astype("float32")
 model, optimizer = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
 
 
-@tf.function
 def step(rows):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((model(rows, training=True) - 1) ** 2)
@@ -195,7 +252,11 @@ def compare(folder, form, ranks=1):
     """The job has the answer of one rank: losses, metrics, learning rates, weights and the steps of a callback."""
     grown = json.loads((folder / "end").read_text())
     assert (ranks < 0 or grown["sizes"][0] == 2) and grown["sizes"][-2:] == [2 + ranks, 2 + ranks]
-    words = [form, str(ranks), str(len(grown["sizes"]))]
+    compare_alone(folder, grown, form, str(ranks), str(len(grown["sizes"])))
+
+
+def compare_alone(folder, grown, *words):
+    """What a job has come to is what one rank does with these arguments."""
     alone = Job([sys.executable, "-m", "matex_tf", "--seed", "1", "script.py", *words], folder)
     assert alone.end(200).code == 0
     found, expected = numbers(grown["result"]), numbers(json.loads((folder / "end").read_text())["result"])
@@ -225,6 +286,26 @@ def test_comes(begin, form, ranks):
     assert all(line in ended.err for line in said)
     assert "exited" not in ended.err and "LAUNCHER JOB" not in ended.err
     compare(folder, form, ranks)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("form", ["SGD", "Adam"])
+def test_compiled_loop(begin, form):
+    """A rank comes to a loop whose steps are compiled; one with other rows, or that reads a weight, does not."""
+    job, folder = begin(COMPILED, form)
+    for mark, why in (("rows", "gets other data than in the job"), ("reads", "reads or changes the variable")):
+        if form == "Adam":
+            (folder / mark).touch()
+            refused = join(job, folder)
+            assert refused.code == 1 and why in refused.err, (refused, job.end(1))
+            (folder / mark).unlink()
+    came = join(job, folder)
+    assert came.code == 0 and "3 ranks continue at step" in came.err, (came, job.end(1))
+    ended = job.end(200)
+    assert ended.code == 0, ended
+    grown = json.loads((folder / "end").read_text())
+    assert grown["sizes"][0] == 2 and grown["sizes"][-2:] == [3, 3]
+    compare_alone(folder, grown, form, str(len(grown["sizes"])))
 
 
 @pytest.mark.variants(0)

@@ -106,7 +106,7 @@ ROOMS: dict[str, str] = {
     ),
     "patches.loops.compiled": (
         "core exchange strategies patches.common patches.loops patches.partition patches.partition.lengths"
-        " patches.partition.shapes patches.checking patches.recovery patches.shards"
+        " patches.partition.rules patches.partition.shapes patches.checking patches.recovery patches.shards"
     ),
     "patches.sessions": (
         "core exchange patches.common patches.data patches.keras patches.loops patches.saving patches.sources"

@@ -6,8 +6,8 @@ gives is whole, and so is the state that it leaves: all that the loop does besid
 
 Relies on (TensorFlow 2.16 to 2.21, private): `polymorphic_function.Function`, its `__call__`, `_function_type`,
 `_default_values`, `_is_pure`, `_created_variables` and `_variable_creation_config`;
-`function_type_utils.canonicalize_function_inputs`; `bind`, `unpack_inputs` and `pack_output` of the `function_type` of
-a `ConcreteFunction`.
+`function_type_utils.canonicalize_function_inputs`; `bind`, `unpack_inputs`, `pack_output` and `output` of the
+`function_type` of a `ConcreteFunction`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.lengths.any_length import MOST_SHAPES, Lengths, OfAnyLength, Span
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import Ranks
+from matex_tf.patches.partition.rules import draws
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import HANDLES
 from matex_tf.patches.partition.step import Partitioned
-from matex_tf.patches.recovery import whole_step
+from matex_tf.patches.recovery import growing_loop, whole_step
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.state import notes
@@ -107,22 +108,29 @@ class CompiledStep:
         given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if isinstance(leaf, iteration.SharedIterator)]
         if self._aside or any(one.is_own for one in given) or not (loops or given or self._may_take()):
             return run(*args, **kwargs)
-        args, kwargs = self._canonical(args, kwargs)
+        calls = growing_loop.of_job()
+        trusted = contextlib.nullcontext if calls is None else calls.trusted
+        with trusted():
+            args, kwargs = self._canonical(args, kwargs)
+        traced = self._traced_for(args, kwargs)
+        with trusted():
+            if traced is not None:
+                flat = traced.inputs(args, kwargs)
+                if (loops or traced.takes) and not traced.is_apart(flat):
+                    return traced(flat, loops, calls)
+                self._aside |= traced.is_apart(flat) and bool(loops or traced.takes)
+        return run(*args, **kwargs)
+
+    def _traced_for(self, args: Any, kwargs: Any) -> _Traced | None:
+        """The trace for such arguments; None without one, from then on."""
         concrete = self._trace(args, kwargs)
         if concrete is None:
             self._aside = True
-            return run(*args, **kwargs)
+            return None
         if concrete not in self._traced:
             differentiates = concrete in self._differentiates
             self._traced[concrete] = _Traced(concrete, self._name, self._xla, differentiates)
-        traced = self._traced[concrete]
-        flat = concrete.function_type.unpack_inputs(concrete.function_type.bind(*args, **kwargs))
-        if not loops and not traced.takes:
-            return run(*args, **kwargs)
-        if metric_results.any_shared(concrete.variables) or any(one.is_own for one in traced.iterators(flat)):
-            self._aside = True
-            return run(*args, **kwargs)
-        return traced(flat, loops)
+        return self._traced[concrete]
 
     def _may_take(self) -> bool:
         if self._takes is None:
@@ -160,29 +168,40 @@ class _Traced:
     Attributes:
         takes: for each batch that it takes by itself, the place of the iterator among its inputs, and the shapes of the
             tensors as they are traced.
+        name: of the function.
     """
 
     def __init__(self, concrete: Any, name: str, xla: Any, differentiates: bool):
         """Args: xla: of the function, if it is for XLA. differentiates: whether it takes gradients by variables."""
-        self._concrete, self._name, self._xla = concrete, name, xla
+        self._concrete, self.name, self._xla = concrete, name, xla
         self.takes = inference.iterators(concrete.graph)
         changes = _changes(concrete.graph)
         self._trains, self._gives_gradients = changes or differentiates, differentiates and not changes
         self._made: dict[Any, Partitioned | None] = {}
         self._any: dict[Any, Lengths[Partitioned]] = {}  # by what else steps are made for
         self._states: Shared = {}
-        self._begun = False
+        self._begun = self._is_whole = False
         self._counting = whole_step.counting(self)
         model_state.of(self).begin = False
         self._changes: dict[int, Values] = {}
+
+    def inputs(self, args: Any, kwargs: Any) -> list[Any]:
+        """The tensors of arguments."""
+        kind = self._concrete.function_type
+        return list(kind.unpack_inputs(kind.bind(*args, **kwargs)))
+
+    def is_apart(self, flat: Sequence[Any]) -> bool:
+        """Whether ranks have something of their own that it works on: states of metrics, or rows."""
+        own = any(one.is_own for one in self.iterators(flat))
+        return own or metric_results.any_shared(self._concrete.variables)
 
     def iterators(self, flat: Sequence[Any]) -> list[Any]:
         """The iterators of which it takes batches."""
         inputs = [*flat, *self._concrete.captured_inputs]
         return [iteration.of_resource(inputs[place]) for place, _ in self.takes]
 
-    def __call__(self, flat: Sequence[Any], loops: Sequence[Any]) -> Any:
-        """Call it on whole values of what it gets."""
+    def __call__(self, flat: Sequence[Any], loops: Sequence[Any], calls: growing_loop.Loops | None) -> Any:
+        """Call it on whole values of what it gets. Args: calls: lets ranks come; None where none can."""
         in_parts.join(self._concrete.variables)
         if self._trains and not self._begun:
             self._begun = True
@@ -194,21 +213,35 @@ class _Traced:
         if not batches and not (self._trains and total):
             if loops and not total:
                 self._tell_whole("nothing that it gets is as long as the batch")
+            run = None
+        else:
+            run = self._run(flat, batches, total)
+        if run is None and calls is None:
             return self._whole(flat)
-        run = self._run(flat, batches, total)
         if run is None:
-            return self._whole(flat)
-        for loop in loops:
-            loop.partitioned |= loop.whole_rows == total
-        if self._gives_gradients:
-            position.give_whole_gradients()
-        sharing_report.held_whole("a loop of the script's own")
-        sharing_report.shared()
-        guard = world.current().guard
+            compute, given = functools.partial(self._whole_flat, flat), flat
+            self._is_whole = True
+        else:
+            for loop in loops:
+                loop.partitioned |= loop.whole_rows == total
+            if self._gives_gradients:
+                position.give_whole_gradients()
+            sharing_report.held_whole("a loop of the script's own")
+            sharing_report.shared()
+            compute, given = functools.partial(self._split, run), run.leaves
         outputs = (
-            run(None, run.share) if guard is None else whole_step.step(self, lambda: (None, run.share), run, guard)
+            compute()
+            if calls is None
+            else calls.call(self, given, compute, _elsewhere, run is not None or self._trains)
         )
         return self._concrete.function_type.pack_output(outputs)
+
+    def _split(self, run: _Run) -> Any:
+        """What it gives, flat, of the rank's rows."""
+        guard = world.current().guard
+        if guard is None:
+            return run(None, run.share)
+        return whole_step.step(self, lambda: (None, run.share), run, guard)
 
     def _run(self, flat: Sequence[Any], batches: Sequence[Any], total: int) -> _Run | None:
         """The function on a batch, with some of its rows or all; None if every rank is to compute all of it."""
@@ -318,7 +351,7 @@ class _Traced:
             made.graph(empty)
         part = whole_part.of(made.plan)
         if part.is_worth_a_line:
-            log_once.log(part.line(self._name))
+            log_once.log(part.line(self.name))
         return made
 
     @functools.cached_property
@@ -329,18 +362,57 @@ class _Traced:
 
     def _tell_whole(self, why: str) -> None:
         if self._trains:
-            log_once.log(whole_part.whole_line(self._name, f"{why} (docs/loops.md)"))
+            log_once.log(whole_part.whole_line(self.name, f"{why} (docs/loops.md)"))
 
     def _whole(self, flat: Sequence[Any]) -> Any:
         """What one rank does."""
         if self._of_whole_batches is None:
             return self._concrete._call_flat(list(flat), self._concrete.captured_inputs)
-        whole = self._of_whole_batches.flat(list(flat), 0, 1, 1)
-        return self._concrete.function_type.pack_output(whole)
+        return self._concrete.function_type.pack_output(self._whole_flat(flat))
+
+    def _whole_flat(self, flat: Sequence[Any]) -> Any:
+        """What it gives, flat, as one rank does it."""
+        if self._of_whole_batches is None:
+            return self._concrete.function_type.output.to_tensors(self._whole(flat))
+        return self._of_whole_batches.flat(list(flat), 0, 1, 1)
+
+    @functools.cached_property
+    def obstacle(self) -> str:
+        """See `growing_loop.Step`."""
+        for node in ops_of(self._concrete.graph):
+            if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
+                return "runs Python code, which a rank that comes would not have run"
+            if node.op.startswith(("LookupTable", "Queue")) and "Find" not in node.op and "Size" not in node.op:
+                return f"changes a table or a queue ({node.op})"
+            if "seed2" in node.attr and node.op not in draws.STATEFUL:
+                return f"draws by {node.op}, whose state nobody knows"
+        return ""
+
+    @property
+    def version(self) -> int:
+        """See `growing_loop.Step`."""
+        return len(self._made) + self._is_whole
+
+    def changed(self) -> list[tuple[Any, Any, str]]:
+        """See `growing_loop.Step`."""
+        made = [self.changes(step) for step in self._made.values() if step is not None]
+        if self._is_whole:
+            made.append(self._changed_whole)
+        names = {id(variable.handle): variable.name for variable in self._concrete.variables}
+        held = {id(handle): (handle, dtype) for values in made for handle, dtype in values.held}
+        return [(*one, names.get(number, "a counter of draws")) for number, one in held.items()]
+
+    @functools.cached_property
+    def _changed_whole(self) -> Values:
+        return Values(self._concrete if self._of_whole_batches is None else self._of_whole_batches.graph())
 
 
 class _Run:
-    """A partitioned function on one batch; again among fewer ranks, where one has died in it, see `whole_step`."""
+    """A partitioned function on one batch; again among fewer ranks, where one has died in it, see `whole_step`.
+
+    Attributes:
+        leaves: see `__init__`.
+    """
 
     def __init__(
         self,
@@ -357,7 +429,7 @@ class _Run:
         total: its rows.
         own: those that the tensors hold; None: all.
         """
-        self._of, self._make, self._leaves, self._total, self._own = of, make, leaves, total, own
+        self._of, self._make, self.leaves, self._total, self._own = of, make, leaves, total, own
 
     @property
     def share(self) -> RowRange:
@@ -379,10 +451,15 @@ class _Run:
         """What the function gives, flat and whole. Args: data: nothing. share: the rows of this rank."""
         low = 0 if self._own else share.first
         with contextlib.nullcontext() if world.current().guard is None else tf_op.collecting():
-            return self._step.flat(self._leaves, share.first, share.rows, share.total, low)
+            return self._step.flat(self.leaves, share.first, share.rows, share.total, low)
 
     def finish(self) -> None:
         """See `whole_step.StepRunner`."""
+
+
+def _elsewhere() -> str:
+    """See `growing_loop.Loops.call`."""
+    return "its script also takes gradients, or feeds metrics, outside of compiled steps" if position.touches() else ""
 
 
 def _rows_among(flat: Sequence[Any], totals: set[int]) -> int:
