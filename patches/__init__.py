@@ -67,7 +67,7 @@ def prepare(seed: int) -> None:
 
 def _patch_imports() -> None:
     from matex_tf.features import registry
-    from matex_tf.patches.imports import dataset_alias
+    from matex_tf.patches.imports import dataset_alias, garbage
 
     dataset_alias.install()
     registry.start()
@@ -76,6 +76,7 @@ def _patch_imports() -> None:
     for module, patch in table.of_features():
         _register(module, patch)
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
+    garbage.install()
 
 
 def recorded() -> bool:
