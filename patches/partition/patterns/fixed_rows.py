@@ -75,6 +75,16 @@ def filled(op: Any, rows: int) -> tuple[Affine, Any] | None:
     return Affine(per_row, rest), value.flat[0]
 
 
+def opened(shape: Any, rows: int) -> Any:
+    """The shape that a step asks a tensor to have, with the dimension open that counts rows.
+
+    Args:
+        shape: a `tf.TensorShape`. rows: the number of rows that the step was traced for.
+    """
+    place = _place([size or 0 for size in shape.as_list()], rows) if shape.rank else None
+    return shape if place is None else shape[:place].concatenate([None]).concatenate(shape[place + 1 :])
+
+
 def _place(numbers: list[int], rows: int) -> int | None:
     """Which of these sizes counts rows, if one does."""
     if not numbers:

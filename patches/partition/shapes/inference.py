@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import function_def_to_graph, op_def_registry, tensor_util
 from tensorflow.python.ops import cond_v2, handle_data_util, while_v2
 
@@ -216,6 +217,9 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     attributes = {name: value for name, value in definition.attr.items() if name not in drops}
     if op.type == "Reshape" and new.fixed:
         inputs = [inputs[0], integers.reshaped(inputs, new)]
+    elif op.type == "EnsureShape" and new.fixed:
+        asked = fixed_rows.opened(tf.TensorShape(op.get_attr("shape")), new.fixed)
+        attributes["shape"] = attr_value_pb2.AttrValue(shape=asked.as_proto())
     made = _make(op, list(inputs), attributes, new)
     new.attributes[made] = attributes
     new.ops.append(made)
