@@ -2,7 +2,8 @@
 
 One job for each number of ranks trains a model of each way, in turn, in blocks of steps; the least block of each, as
 whatever else the machine does comes on top. Resident bytes are what a rank's own memory (RssAnon) has grown by when a
-model was built and trained; the most is what it has grown by at any time of a block of steps after that.
+model was built and trained; the most is what it has grown by at any time of a block of steps after that. Sent is what a
+rank sends of rows, sums and parts in a step, if every other one is on another node.
 """
 
 from __future__ import annotations
@@ -78,6 +79,45 @@ def _watching(found: list[int]) -> Iterator[None]:
         thread.join()
 
 
+@contextlib.contextmanager
+def _counting(sent: list[float]) -> Iterator[None]:
+    """Add up the bytes that this rank would send if each rank were a node, by the formulas of the collectives."""
+    from matex_tf.core import world
+    from matex_tf.exchange.process_group import ProcessGroup
+
+    others = world.current().size - 1
+
+    def summed(plan: Any, number: int, *_: Any) -> float:
+        return 2 * others / (1 + others) * plan.buckets[number].nbytes
+
+    def gives_some(array: Any, splits: Any, _: str) -> float:
+        return array.nbytes * (1 - splits[world.current().rank] / max(1, len(array)))
+
+    counts: list[tuple[Any, str, Any]] = [
+        (world.World, "allgather_rows", lambda array, _: others * array.nbytes),
+        (world.World, "alltoall_rows", gives_some),
+        (ProcessGroup, "_sum", summed),
+        (ProcessGroup, "sum_apart", lambda _, *of: summed(*of)),
+        (ProcessGroup, "join", lambda _, parts, __: others * sum(part.nbytes for part in parts)),
+    ]
+    before = [(kind, name, getattr(kind, name)) for kind, name, _ in counts]
+
+    def noting(call: Any, count: Any) -> Any:
+        def noted(self: Any, *given: Any) -> Any:
+            sent.append(count(*given))
+            return call(self, *given)
+
+        return noted
+
+    for (kind, name, count), (*_, call) in zip(counts, before, strict=True):
+        setattr(kind, name, noting(call, count))
+    try:
+        yield
+    finally:
+        for kind, name, call in before:
+            setattr(kind, name, call)
+
+
 def _resident() -> int:
     """Bytes of this process that are its own, and used."""
     gc.collect()
@@ -128,9 +168,11 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
         weights = sum(map(variable.bytes_held, models[way].variables))
         found[way] = {"weights": weights, "slots": slots, "resident": _resident() - before}
         seen: list[int] = []
-        with _watching(seen):
+        sent: list[float] = []
+        with _watching(seen), _counting(sent):
             fit(way, x, y)
         found[way]["most"] = max(seen, default=before) - before
+        found[way]["sent"] = int(sum(sent) / _STEPS)
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(1 + rounds):
         for way in ways:
@@ -138,7 +180,7 @@ def measure(name: str, ways: list[str], rounds: int) -> None:
     whole = sum(np.asarray(one).nbytes for one in models[ways[0]].variables)
     mine = {way: {**found[way], "milliseconds": min(times[way][1:])} for way in ways}
     every = world.current().allgather(mine, "tell what was measured")
-    kinds = ("weights", "slots", "resident", "most", "milliseconds")
+    kinds = ("weights", "slots", "resident", "most", "sent", "milliseconds")
     most = {way: {kind: max(one[way][kind] for one in every) for kind in kinds} for way in ways}
     launching.tell({"whole": whole, **most})
 
@@ -188,10 +230,12 @@ def main() -> int:
             for way in ways:
                 one = told[way]
                 row = [f"{one[kind] / 2**20:.1f}" for kind in ("weights", "slots", "resident", "most")]
+                row += [f"{one['sent'] / 1000:.1f}"]
                 row += [f"{one['milliseconds']:.1f}", f"{one['milliseconds'] / told[ways[0]]['milliseconds']:.2f}"]
                 rows.append([f"{MODELS[name]}, {told['whole'] / 2**20:.1f} MB", f"{count} ranks", way, *row])
-    columns = ["model, weights", "on", "--shard", "weights, MB", "slots", "resident", "the most", "step, ms", "ratio"]
-    tables.show("megabytes of a rank, and milliseconds of a step", columns, rows, labels=3, less=columns[3:])
+    columns = ["model, weights", "on", "--shard", "weights, MB", "slots", "resident", "the most", "sent, kB"]
+    columns += ["step, ms", "ratio"]
+    tables.show("megabytes of a rank; kB and milliseconds of a step", columns, rows, labels=3, less=columns[3:])
     tables.keep(figures)
     return 0
 

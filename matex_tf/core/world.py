@@ -383,6 +383,21 @@ class World:
             return self._comm.allgather_rows(array)[0]
 
     @_guarded
+    def alltoall_rows(self, array: np.ndarray, splits: Sequence[int], what: str) -> tuple[np.ndarray, list[int]]:
+        """Give each rank rows of an array; what this rank receives, in the order of ranks, and the rows from each.
+
+        Args:
+            array: of any dtype without objects; of (rows, …), the same but for the number of rows on every rank.
+            splits: one number of rows for each rank, 0 or more; their sum is `len(array)`.
+            what: the purpose, see `barrier`.
+        """
+        if self._comm is None:
+            return array, list(splits)
+        with self._lock:
+            self.barrier(what, [f"{array.dtype} {array.shape[1:]}"])
+            return self._comm.alltoall_rows(np.ascontiguousarray(array), splits)
+
+    @_guarded
     def swap(self, data: np.ndarray, to: int, received: np.ndarray, source: int, what: str) -> None:
         """Send an array to one rank, and receive one from another. All ranks must call.
 

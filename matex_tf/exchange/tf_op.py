@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -191,6 +192,52 @@ def gather_over_ranks(tensors: Sequence[tf.Tensor], what: str, labels: Sequence[
         if tensor.shape.rank is not None:
             result.set_shape([None, *tensor.shape[1:]])
     return results
+
+
+def send_over_ranks(
+    tensors: Sequence[tf.Tensor], counts: tf.Tensor, what: str, label: str
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Give each rank rows of its own, and take those that every rank has for this one; they travel together.
+
+    Args:
+        tensors: `[rows, …]`, of any dtype, in the order of the ranks that get the rows; first axes may differ between
+            ranks, the others may not.
+        counts: int64 `[ranks]`: how many rows each rank gets.
+        what: see `sum_over_ranks`. label: a name for the rows.
+
+    Returns:
+        The rows of each tensor in the order of the ranks that gave them; how many each of them gave, as `counts`.
+    """
+    name = f"{what}: {label}"
+
+    def exchange(*given: np.ndarray) -> list[np.ndarray]:
+        *arrays, splits = given
+        if world.current().is_single:
+            return list(given)
+        rows = [_as_bytes(array) for array in arrays]
+        packed = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+        received, of_each = world.current().alltoall_rows(packed, splits.tolist(), name)
+        ends = np.cumsum([row.shape[1] for row in rows])[:-1]
+        pieces = [received] if len(rows) == 1 else np.split(received, ends, axis=1)
+        mine = [_from_bytes(piece, array) for piece, array in zip(pieces, arrays, strict=True)]
+        return [*mine, np.array(of_each, splits.dtype)]
+
+    *results, of_each = call(exchange, [*tensors, counts], _dtypes([*tensors, counts]))
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape([None, *tensor.shape[1:]])
+    of_each.set_shape(counts.shape)
+    return results, of_each
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """The bytes of each row of an array: `[rows, bytes]`."""
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), width)
+
+
+def _from_bytes(rows: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """What `_as_bytes` has made of an array `like` this one, but for the number of rows."""
+    return np.ascontiguousarray(rows).reshape(-1).view(like.dtype).reshape(len(rows), *like.shape[1:])
 
 
 def scatter_over_ranks(

@@ -12,10 +12,10 @@ from typing import Any
 
 from matex_tf.patches.partition import rules
 from matex_tf.patches.partition.labels import F, Label, P, R, S, join
-from matex_tf.patches.partition.patterns import sparse, squares
+from matex_tf.patches.partition.patterns import guarded, sparse, squares
 from matex_tf.patches.partition.rules import Op, Ruling, lists
-from matex_tf.patches.partition.schedule import Ready, schedule, shape_of
-from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, LOOPS, Shaped
+from matex_tf.patches.partition.schedule import Ready, schedule
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, LOOPS, Shaped, shape_of
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 #: Ops that give what they get: no op is made of them.
@@ -96,7 +96,8 @@ class Plan:
         self.computed_whole: list[Any] = []
         self._ready = Ready()
         self._statistics: dict[tuple[Any, ...], list[squares.Statistic]] = {}
-        self.sparse = sparse.find(shaped, ops, _root, adds)
+        self.sparse = sparse.find(shaped, ops, _root, adds, lambda tensor: self.labels.get(tensor) == F)
+        shaped.local = self.sparse.local
         given = [tensor for tensor in shaped.inputs if tensor in self.sparse.gathered]
         self.wanted.update((tensor, None) for tensor in given if self.labels[tensor].kind == "S")
         for op in ops:
@@ -134,6 +135,10 @@ class Plan:
         if op in self._squares and self._by_statistics(op, self._squares[op]):
             return
         labels = [self.label(tensor, op) for tensor in op.inputs]
+        if op in self.sparse.divisions:
+            by = self.sparse.divisions[op]
+            self._add(Node(op, guarded.ruling(op, by, labels, op in self.sparse.local)), op.inputs, by.outputs(op))
+            return
         if op.type in LOOPS:
             node = self._loop(op, labels)
         elif op.type in BRANCHES:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from matex_tf.patches.partition import compiled, control_flow, copies, schedule
+from matex_tf.patches.partition import compiled, control_flow, copies, schedule, shards
 from matex_tf.patches.partition.analysis import Node, Plan
 from matex_tf.patches.partition.labels import CannotPartition, F, Label, R
 from matex_tf.patches.partition.philox import States
@@ -24,8 +24,8 @@ _COMBINE = {
 
 
 class Exchange(Protocol):
-    """What connects the ranks. `part` and `span` are a rank's own; the other methods meet the others, and are called in
-    the same order on each of them."""
+    """What connects the ranks. `part`, `span` and `ends` need no other rank; the other methods meet the others, and are
+    called in the same order on each of them."""
 
     def sum(self, tensors: Sequence[tf.Tensor], names: Sequence[str], coded: bool = False) -> list[tf.Tensor]:
         """The sum of each tensor over the ranks.
@@ -57,11 +57,25 @@ class Exchange(Protocol):
             parts: this rank's part of each, flat. sizes: how many elements each of them has whole. names: see `sum`.
         """
 
+    def send(
+        self, tensors: Sequence[tf.Tensor], counts: tf.Tensor, name: str
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Rows that each rank gets of every other one, in the order of ranks; and how many of each, as `counts`.
+
+        Args:
+            tensors: `[rows, …]`, any dtype, in the order of the ranks that get the rows; the first axis alone may
+                differ among the ranks.
+            counts: int64 `[ranks]`, the rows for each. name: see `sum`.
+        """
+
     def part(self, whole: tf.Tensor) -> tf.Tensor:
         """This rank's part of a whole value. The ranks do not meet."""
 
     def span(self, size: int) -> tuple[int, int]:
         """The first element of this rank's part of so many, and the one after its last."""
+
+    def ends(self, size: int) -> list[int]:
+        """For each rank, the element after the last of its part of so many."""
 
 
 def _outside(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,6 +257,24 @@ class Builder:
         """
         return self._meet(lambda: self.exchange.sum([part], [name]))[0]
 
+    def gathered(self, rows: Any, name: str) -> Any:
+        """Rows of all ranks, joined along the first axis. Args: rows: this rank's. name: see `joined`."""
+        return self._meet(lambda: self.exchange.gather([rows], [name]))[0]
+
+    def sent(self, rows: Any, counts: Any, name: str) -> tuple[Any, Any]:
+        """The rows that every rank has for this one, and how many each has.
+
+        Args:
+            rows, counts: see `Exchange.send`. name: see `joined`.
+        """
+
+        def send() -> list[Any]:
+            (given,), of_each = self.exchange.send([rows], counts, name)
+            return [given, of_each]
+
+        given, of_each = self._meet(send)
+        return given, of_each
+
     def _natural(self, root: Any) -> Any:
         if self._is_gathered(root, None):
             return self._of_variables(root)
@@ -328,6 +360,8 @@ class Builder:
                 values, names = [self._values[tensor] for tensor in some], [tensor.name for tensor in some]
                 for tensor, value in zip(some, self.exchange.sum(values, names, coded), strict=True):
                     self._converted[id(tensor), R] = value
+        self._to_owners([tensor for tensor in others if tensor in self.plan.sparse.owned])
+        others = [tensor for tensor in others if tensor not in self.plan.sparse.owned]
         if others:
             before, after = zip(*(self._joining(tensor) for tensor in others), strict=True)
             joined = self.exchange.gather(list(before), [tensor.name for tensor in others])
@@ -352,6 +386,18 @@ class Builder:
             for one, value in zip(parts, values, strict=True):
                 self._converted[id(one), R] = tf.reshape(value, one.shape)
         return [*(self._converted[id(one), F] for one in sums), *(self._converted[id(one), R] for one in parts)]
+
+    def _to_owners(self, tensors: Sequence[Any]) -> None:
+        """Give sums by index to the ranks that have rows of the table, and take those for this rank's rows."""
+        of_indices: TensorMap[list[Any]] = TensorMap()
+        for tensor in tensors:
+            of_indices.setdefault(self.plan.sparse.added[tensor], []).append(tensor)
+        for indices, own in of_indices.items():
+            table = self.plan.sparse.owned[indices]
+            sums = [self._added(tensor) for tensor in own]
+            places, counts = shards.to_owners(self._different[indices][0], table, self.exchange.ends(math.prod(table)))
+            given, _ = self.exchange.send([tf.gather(one, places) for one in sums], counts, own[0].name)
+            self._converted.update(((id(tensor), R), value) for tensor, value in zip(own, given, strict=True))
 
     def _joining(self, tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
         """What of a tensor is joined along the first axis, and what makes the whole value of that."""
@@ -466,7 +512,7 @@ class Builder:
             self._given([t for t, is_one in zip(node.inputs, gathered, strict=True) if is_one], [R] * sum(gathered))
         elif op.type in LOOPS:
             outputs = control_flow.loop(self, node)
-        elif op.type in BRANCHES:
+        elif op.type in BRANCHES and node.inside:
             outputs = control_flow.branch(self, node)
         else:
             values = self._given(node.inputs, node.ruling.wants)

@@ -11,7 +11,7 @@ from matex_tf.core import world
 from matex_tf.exchange import tf_op
 from matex_tf.patches.partition import shards
 
-_SUMS, JOINS, _PARTS = "exchange gradients and sums", "join rows", "join parts"
+_SUMS, JOINS, _PARTS, _ROWS = "exchange gradients and sums", "join rows", "join parts", "send rows of tables"
 
 
 class Ranks:
@@ -44,6 +44,12 @@ class Ranks:
         lengths = [shards.lengths(size, world.of_job().size) for size in sizes]
         return tf_op.join_parts(parts, lengths, _PARTS, names)
 
+    def send(
+        self, tensors: Sequence[tf.Tensor], counts: tf.Tensor, name: str
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The rows that each rank gets of every other one; see `build.Exchange.send`."""
+        return tf_op.send_over_ranks(tensors, counts, _ROWS, name)
+
     def part(self, whole: tf.Tensor) -> tf.Tensor:
         """This rank's part of a whole value."""
         ranks = world.of_job()
@@ -53,3 +59,8 @@ class Ranks:
         """The first element of this rank's part of so many, and the one after its last."""
         ranks = world.of_job()
         return shards.span(size, ranks.rank, ranks.size)
+
+    def ends(self, size: int) -> list[int]:
+        """For each rank, the element after the last of its part of so many."""
+        count = world.of_job().size
+        return [shards.span(size, rank, count)[1] for rank in range(count)]

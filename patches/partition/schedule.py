@@ -1,8 +1,6 @@
 """When each exchange of a plan happens, and each op: what can wait travels with what comes later.
 
 The level of an exchange is the number of those on the longest way to it; exchanges of one level travel together.
-
-Relies on (TensorFlow 2.13 to 2.21, private): `handle_data_util.get_resource_handle_data`.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.ops import handle_data_util
 
-from matex_tf.patches.partition.shapes.shaped import BRANCHES
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, shape_of
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 if TYPE_CHECKING:
@@ -136,11 +133,3 @@ def gradients(plan: Plan, handles: Collection[Any]) -> TensorMap[None]:
             held = zip(node.op.inputs[1:], inside.shaped.inputs, strict=True)
             inside.gradients = gradients(inside, [own for one, own in held if any(one is each for each in handles)])
     return found
-
-
-def shape_of(handle: Any) -> list[int | None] | None:
-    """The shape of a variable; None if it is not known."""
-    data = handle_data_util.get_resource_handle_data(handle)
-    if not data.is_set or data.shape_and_type[0].shape.unknown_rank:
-        return None
-    return [dim.size for dim in data.shape_and_type[0].shape.dim]

@@ -8,6 +8,8 @@ Relies on (TensorFlow 2.13 to 2.21, private): see `schedule`.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -41,6 +43,28 @@ def span(size: int, rank: int, ranks: int) -> tuple[int, int]:
 def lengths(size: int, ranks: int) -> list[int]:
     """How many of `size` elements each of so many `ranks` has."""
     return [high - low for low, high in (span(size, rank, ranks) for rank in range(ranks))]
+
+
+def to_owners(indices: Any, table: Sequence[int], ends: Sequence[int]) -> tuple[Any, Any]:
+    """Which indices of rows of a table each rank gets that has elements of these rows.
+
+    An index that no row has goes to every rank, so that all of them have the error.
+
+    Args:
+        indices: `[count]`, integers. table: its shape. ends: see `build.Exchange.ends`.
+
+    Returns:
+        Places among the indices, in the order of the ranks that get them, int64; how many each rank gets, int64
+        `[ranks]`.
+    """
+    width = math.prod(table[1:])
+    at = tf.cast(indices, tf.int64)
+    begins = [0, *ends[:-1]]
+    named = (at * width < tf.constant(ends, tf.int64)[:, None]) & (
+        at * width + width > tf.constant(begins, tf.int64)[:, None]
+    )
+    given = named | (at < 0) | (at >= table[0])
+    return tf.where(given)[:, 1], tf.reduce_sum(tf.cast(given, tf.int64), 1)
 
 
 def part(whole: Any, rank: int, ranks: int) -> Any:

@@ -81,11 +81,23 @@ class ThreadExchange:
         self.largest = max(self.largest, *sizes)
         return self.gather(parts, names)
 
+    def send(self, tensors: Sequence[Any], counts: Any, name: str) -> tuple[list[Any], Any]:
+        *joined, every = self._meet("send", [*tensors, counts], [name])
+        firsts = [tf.reduce_sum(one[: self.rank]) for one in every]
+        mine = [one[self.rank] for one in every]
+        pieces = [
+            tf.concat([part[a : a + n] for part, a, n in zip(parts, firsts, mine, strict=True)], 0) for parts in joined
+        ]
+        return pieces, tf.stack(mine)
+
     def part(self, whole: Any) -> Any:
         return shards.part(whole, self.rank, self.meeting.size)
 
     def span(self, size: int) -> tuple[int, int]:
         return shards.span(size, self.rank, self.meeting.size)
+
+    def ends(self, size: int) -> list[int]:
+        return [shards.span(size, rank, self.meeting.size)[1] for rank in range(self.meeting.size)]
 
     def _meet(self, how: str, tensors: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
         """The tensors of each rank, in the order of ranks, for each tensor."""

@@ -124,8 +124,10 @@ def compare(
     layers: Callable[[], list[Any]] = dense,
     kind: Any = keras.Sequential,
     weights: bool = False,
+    sizes: Sequence[int] = SIZES,
 ) -> Result:
-    """Args: make: an optimizer; layers: of the model; kind: its class; weights: whether they lie in parts too."""
+    """Args: make: an optimizer; layers: of the model; kind: its class; weights: whether they lie in parts too; sizes:
+    rows of the batches."""
     specs = [tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int32)]
 
     def built() -> tuple[Any, Any]:
@@ -144,7 +146,7 @@ def compare(
     sync = Ranks(RANKS, lambda rank: single, [True, True])
     several = Ranks(RANKS, lambda rank: parts[rank][1], [True, True], slots=slots)
     generator = np.random.RandomState(0)
-    for size in SIZES:
+    for size in sizes:
         batch = [tf.constant(generator.rand(size, FEATURES), tf.float32), tf.constant(generator.randint(0, 8, size))]
         batch[1] = tf.cast(batch[1], tf.int32)
         bounds = cut(size, RANKS, generator)
@@ -171,5 +173,5 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _far(model: Any, values: Sequence[Any]) -> float:
-    pairs = zip(_variables(model), values, strict=True)
-    return max(float(np.abs(np.asarray(a, "f8") - np.asarray(b, "f8")).max(initial=0)) for a, b in pairs)
+    pairs = ((np.asarray(a, "f8"), np.asarray(b, "f8")) for a, b in zip(_variables(model), values, strict=True))
+    return max(float(np.abs(np.where(np.isnan(a) & np.isnan(b), 0, a - b)).max(initial=0)) for a, b in pairs)

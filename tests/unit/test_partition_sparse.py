@@ -10,8 +10,10 @@ OPTIMIZERS = {
     "SGD clipnorm": {"clipnorm": 0.1}, "SGD global_clipnorm": {"global_clipnorm": 0.1},
     "Adam gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
 }  # fmt: skip
-#: Those that make a table of the gradient, and another one of its squares.
-SQUARES = ("Adam", "AdamW", "Nadam", "Ftrl", "Adamax", "Adam clipnorm", "SGD global_clipnorm")
+#: Those that add up the gradient by index, and its squares too.
+SQUARES = (
+    "Adam", "AdamW", "Nadam", "Ftrl", "Adamax", "Adam clipnorm", "SGD global_clipnorm", "Adagrad", "RMSprop",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_a_small_table_is_a_part(support):
     assert not [tensor.shape for tensor in plan.exchanges if plan.shaped.prime * LENGTH in tensor.shape]
 
 
-@pytest.mark.parametrize("name, times", [("SGD", 1), ("SGD clipnorm", 1), ("Adam", 2)])
+@pytest.mark.parametrize("name, times", [("SGD", 1), ("SGD clipnorm", 1), ("Adam", 2), ("Adagrad", 2), ("RMSprop", 2)])
 def test_equal_indices_travel_once(support, monkeypatch, name, times):
     """What a rank sends of a batch: an index and a sum for each index that its rows name."""
     import tensorflow as tf
@@ -99,7 +101,9 @@ def _note(sent, arrays):
     return np.int64(0)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "Ftrl", "Lion", "Adam gradient_accumulation_steps"])
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "Adagrad", "RMSprop", "Ftrl", "Lion", "Adam gradient_accumulation_steps"]
+)
 def test_the_answer_of_one_rank(support, name):
     """Three ranks, one of which has no rows in the last batch."""
     import tensorflow as tf

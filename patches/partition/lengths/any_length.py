@@ -206,7 +206,7 @@ class _Marks:
         """There are no variables in parts here. Raises: CannotPartition: always."""
         raise CannotPartition("variables lie in parts")
 
-    join = part = span = scatter
+    join = send = part = span = ends = scatter
 
     def after_last(self) -> Any:
         """The mark of what comes after the last exchange."""

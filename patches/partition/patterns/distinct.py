@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from matex_tf.patches.partition.patterns.guarded import Division
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE, LINEAR
 from matex_tf.patches.partition.shapes.shaped import HANDLES, Shaped
 from matex_tf.patches.partition.tensor_map import TensorMap
@@ -32,6 +33,7 @@ class Family:
         values: the ops that add, each with the tensor whose rows of equal indices can be added; empty if others read
             the indices or these values.
         readers: ops that read the sums, or the different indices.
+        looks_up: those of them that look up rows.
     """
 
     def __init__(
@@ -41,14 +43,17 @@ class Family:
         sinks: Sequence[Any],
         readers: TensorMap[list[Any]],
         root: Callable[[Any], Any],
+        divisions: dict[Any, Division],
     ):
         """Args: shaped: the step's graph. indices: a tensor of it. sinks: ops that add by them. readers: the ops that
-        read a tensor. root: gives the tensor that one is another name of."""
+        read a tensor. root: gives the tensor that one is another name of. divisions: see `guarded.find`."""
+        self._divisions = divisions
         self._shaped, self._indices, self._sinks, self._readers, self._root = shaped, indices, sinks, readers, root
         self._outputs = {id(root(output)) for output in shaped.outputs}
         self._are_linear: dict[Any, bool] = {}
         self.values: list[tuple[Any, Any]] = []
         self.readers: set[Any] = set(sinks)
+        self.looks_up: set[Any] = set()
         self._looked_up: TensorMap[None] = TensorMap()
         if self._is_fit():
             found = [(op, self._source(op)) for op in sinks]
@@ -60,8 +65,13 @@ class Family:
         if shape is None or len(shape) != 1 or not self._has_rows(self._indices) or self._is_given(self._indices):
             return False
         for op in self._readers.get(self._indices, ()):
-            if op.type in LOOK_UP and self._root(op.inputs[1]) is self._indices:
+            if op in self._divisions:
+                self.looks_up.add(op)
+                if not self._is_linear(op):
+                    return False
+            elif op.type in LOOK_UP and self._root(op.inputs[1]) is self._indices:
                 self.readers.add(op)
+                self.looks_up.add(op)
                 self._looked_up[op.outputs[0]] = None
             elif op not in self._sinks or sum(self._root(one) is self._indices for one in op.inputs) != 1:
                 return False
@@ -82,6 +92,8 @@ class Family:
 
     def _own(self, op: Any) -> list[int]:
         """The inputs of an op that have rows, and are none that are looked up by the indices."""
+        if op in self._divisions:
+            return [self._divisions[op].values]
         given = [(place, self._root(one)) for place, one in enumerate(op.inputs)]
         return [place for place, one in given if self._has_rows(one) and one not in self._looked_up]
 
@@ -93,16 +105,36 @@ class Family:
         return self._are_linear[op]
 
     def _leads_to_sums(self, op: Any) -> bool:
+        if op in self._divisions:
+            return self._divides(op, self._divisions[op])
         own = self._own(op)
-        if len(own) != 1 or own[0] not in LINEAR.get(op.type, ()) or self._is_given(op.outputs[0]):
+        if len(own) != 1 or own[0] not in LINEAR.get(op.type, ()):
             return False
         for place, one in enumerate(op.inputs):
             if place != own[0] and self._root(one) not in self._looked_up and self._depends_on_rows(one):
                 return False
         if self._shaped.shape(op.inputs[own[0]]) != self._shaped.shape(op.outputs[0]):
             return False
-        after = self._readers.get(op.outputs[0], ())
-        return bool(after) and all(self._adds(one, op.outputs[0]) or self._is_linear(one) for one in after)
+        return self._are_added(op.outputs[0])
+
+    def _divides(self, op: Any, by: Division) -> bool:
+        """Whether a division is by rows that these indices name, and nothing but sums is made of what it gives."""
+        given, others = op.outputs[by.gives_indices], set(range(len(op.inputs))) - {by.indices, by.values}
+        if self._root(op.inputs[by.indices]) is not self._indices or self._is_given(given):
+            return False
+        if not self._has_rows(op.inputs[by.values]) or any(self._depends_on_rows(op.inputs[one]) for one in others):
+            return False
+        by_them = (
+            one in self._sinks and self._root(one.inputs[ADDS[one.type][0]]) is given
+            for one in self._readers.get(given, ())
+        )
+        return all(by_them) and self._are_added(op.outputs[by.gives_values])
+
+    def _are_added(self, values: Any) -> bool:
+        """Whether nothing but sums by index is made of values."""
+        after = self._readers.get(values, ())
+        linear = all(self._adds(one, values) or self._is_linear(one) for one in after)
+        return bool(after) and linear and not self._is_given(values)
 
     def _adds(self, op: Any, values: Any) -> bool:
         """Whether an op adds these values by the indices."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from matex_tf.patches.partition.patterns import distinct
+from matex_tf.patches.partition.patterns import distinct, guarded
 from matex_tf.patches.partition.patterns.distinct import ADDS, LOOK_UP
 from matex_tf.patches.partition.rules.elementwise import ELEMENTWISE
-from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, ROWS, Shaped
+from matex_tf.patches.partition.shapes.shaped import BRANCHES, HANDLES, ROWS, Shaped, shape_of
 from matex_tf.patches.partition.tensor_map import TensorMap
 
 
@@ -25,13 +25,19 @@ class Sparse:
     Attributes:
         gathered: values and indices.
         added: those of which a rank adds the values of equal indices before, with the indices.
+        owned: those of which a rank gets no more than the sums for its own rows of a table, with the shape of that.
         readers: ops that read such sums; others read the rows.
+        divisions: those of them that divide these, see `guarded.find`.
+        local: ops that look up rows by the indices that a rank gets so.
     """
 
     def __init__(self) -> None:
         self.gathered: TensorMap[None] = TensorMap()
         self.added: TensorMap[Any] = TensorMap()
+        self.owned: TensorMap[tuple[int, ...]] = TensorMap()
         self.readers: set[Any] = set()
+        self.divisions: dict[Any, guarded.Division] = {}
+        self.local: set[Any] = set()
 
     def is_whole(self, tensor: Any, op: Any) -> bool:
         """Whether what is gathered of a tensor is read, not the rank's rows.
@@ -42,13 +48,20 @@ class Sparse:
         return tensor in self.gathered and (tensor not in self.added or op in self.readers)
 
 
-def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any], adds: bool = True) -> Sparse:
+def find(
+    shaped: Shaped,
+    ops: Iterable[Any],
+    root: Callable[[Any], Any],
+    adds: bool = True,
+    in_parts: Callable[[Any], bool] = lambda _: False,
+) -> Sparse:
     """Values and indices that are gathered.
 
     Args:
         shaped: the step's graph. ops: those of it that outputs or effects depend on, in their order.
         root: gives the tensor that one is another name of.
         adds: whether the values of equal indices may be added before they travel.
+        in_parts: whether the variable of a handle lies in parts on the ranks.
     """
     found = Sparse()
     sinks = [op for op in ops if op.type in ADDS]
@@ -59,16 +72,25 @@ def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any], adds: b
         is_name = op.outputs and root(op.outputs[0]) is not op.outputs[0]
         for tensor in () if is_name else op.inputs:
             readers.setdefault(root(tensor), []).append(op)
+    divisions = guarded.find(shaped, ops, root)
     of_indices: TensorMap[list[Any]] = TensorMap()
     for op in sinks:
-        of_indices.setdefault(root(op.inputs[ADDS[op.type][0]]), []).append(op)
+        indices = root(op.inputs[ADDS[op.type][0]])
+        while indices.op in divisions:
+            indices = root(indices.op.inputs[divisions[indices.op].indices])
+        of_indices.setdefault(indices, []).append(op)
     for indices, own in of_indices.items():
-        sums = distinct.Family(shaped, indices, own, readers, root) if adds else None
+        sums = distinct.Family(shaped, indices, own, readers, root, divisions) if adds else None
         if sums is not None and sums.values and all(_is_smaller(shaped, *one) for one in sums.values):
+            table = _of_parts(shaped, sums, own, divisions, in_parts)
             family = [indices, *(values for _, values in sums.values)]
             found.gathered.update((one, None) for one in family)
             found.added.update((one, indices) for one in family)
             found.readers |= sums.readers
+            found.divisions |= {op: divisions[op] for op in sums.looks_up if op in divisions}
+            if table is not None:
+                found.owned.update((one, table) for one in family)
+                found.local |= sums.looks_up
             continue
         for op in own:
             both = indices, values = indices, _source(shaped, root(op.inputs[ADDS[op.type][1]]), root)
@@ -77,6 +99,28 @@ def find(shaped: Shaped, ops: Iterable[Any], root: Callable[[Any], Any], adds: b
             if all(_is_update(shaped, tensor, readers, root) for tensor in both):
                 found.gathered[indices] = found.gathered[values] = None
     return found
+
+
+def _of_parts(
+    shaped: Shaped,
+    sums: distinct.Family,
+    sinks: Iterable[Any],
+    divisions: dict[Any, guarded.Division],
+    in_parts: Callable[[Any], bool],
+) -> tuple[int, ...] | None:
+    """The shape of the tables in parts to which a family adds, all of one shape, and where it looks up; None for
+    others."""
+    added = [op.outputs[0] if op.type == "UnsortedSegmentSum" else op.inputs[0] for op in sinks]
+    read = [divisions[op].of(op) if op in divisions else op.inputs[0] for op in sums.looks_up]
+    shapes = {_shape(shaped, one) for one in (*added, *read)}
+    fit = all(in_parts(one) if one.dtype in HANDLES else shapes <= shaped.in_parts for one in added)
+    table = [size for size in shapes.pop() if size is not None] if len(shapes) == 1 else []
+    return tuple(table) if fit and table else None
+
+
+def _shape(shaped: Shaped, table: Any) -> tuple[int | None, ...]:
+    """The shape of a table or of a variable, by its handle."""
+    return tuple((shape_of(table) if table.dtype in HANDLES else shaped.shape(table)) or ())
 
 
 def _source(shaped: Shaped, tensor: Any, root: Callable[[Any], Any]) -> Any:

@@ -11,6 +11,9 @@ from matex_tf.patches.partition.rules import Op, Ruling, rule
 
 COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
+#: Of what several have reduced, each over some axes, the reduction over the other axes is that of all.
+_REPEATED = ("max", "min", "any", "all")
+
 
 @rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
 def reduce(op: Op) -> Ruling | None:
@@ -23,7 +26,7 @@ def reduce(op: Op) -> Ruling | None:
         if op.type == "Mean" and any(op.counts(shape[axis]) for axis in reduced):
             return None
         return Ruling([None, R], [P])
-    if label.kind == "P" and label.combine == COMBINE.get(op.type) and label.combine in ("max", "min"):
+    if label.kind == "P" and label.combine == COMBINE.get(op.type) and label.combine in _REPEATED:
         return Ruling([None, R], [label])
     if label.kind != "S":
         return None

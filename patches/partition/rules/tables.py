@@ -1,9 +1,10 @@
 """Rows of tables that lie in parts, such as the weights of an embedding: each rank works on those that it has.
 
-Every rank knows the indices of the whole batch. Where rows are looked up, it gives its own and zeros for the others,
-and the sum over the ranks is what one rank looks up, to the bit. Where rows are added, each rank adds its own, in the
-order of the batch. What travels is as large as the rows, not as the table, which no rank ever holds whole. A table with
-fewer rows than a batch looks up is gathered instead.
+A rank asks the ranks that have them for the rows that its own rows of the batch name, each once. Where all ranks look
+up the same ones, each gives its own and zeros for the others, and the sum is what one rank looks up, to the bit. Rows
+that are added go to the ranks that have the table's (`Builder._to_owners`), which add them in the order of the batch.
+What travels is as large as the different rows, not as the table, which no rank ever holds whole. A table with fewer
+rows than a batch looks up is gathered instead.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.patches.partition import shards
 from matex_tf.patches.partition.labels import F, R
 from matex_tf.patches.partition.rules import Op, Ruling, rule
 from matex_tf.patches.partition.rules.indices import gather
-from matex_tf.patches.partition.schedule import shape_of
-from matex_tf.patches.partition.shapes.shaped import ROWS
+from matex_tf.patches.partition.shapes.shaped import ROWS, shape_of
 
 
 @rule("ResourceGather", "GatherV2")
@@ -31,8 +32,9 @@ def look_up(op: Op) -> Ruling | None:
     if op.type == "GatherV2" and op.constant(2) != 0:
         return None
     if of_table and None not in of_table and _are_fewer(op, of_table[0]):
-        by_rows = functools.partial(_looked_up, of_table=of_table, gives=indices)
-        return Ruling([F] + [R] * (len(op.labels) - 1), [indices], by_rows, meets=True)
+        how = _of_owners if indices != R else _of_this_rank if op.op in op.shaped.local else _of_all
+        by_rows = functools.partial(how, of_table=of_table)
+        return Ruling([F, indices] + [R] * (len(op.labels) - 2), [indices], by_rows, meets=how is not _of_this_rank)
     if op.type == "GatherV2":
         return gather(op)
 
@@ -52,20 +54,47 @@ def _are_fewer(op: Op, rows: int) -> bool:
     return bool(math.prod([size // op.shaped.prime * ROWS if op.counts(size) else size for size in shape]) <= rows)
 
 
-def _looked_up(builder: Any, made: Any, values: list[Any], of_table: Any, gives: Any) -> list[Any]:
-    """Each row travels once."""
-    table, indices = values[:2]
-    if made.type == "ResourceGather":
-        table = tf.raw_ops.ReadVariableOp(resource=table, dtype=made.outputs[0].dtype)
-    once, places = tf.unique(tf.reshape(indices, [-1]))  # the same on every rank
-    at, here, width, count = _mine(builder, of_table, once)
+def _of_owners(builder: Any, made: Any, values: list[Any], of_table: Any) -> list[Any]:
+    """Of a batch: each different index of the rank's rows travels once, and back comes what it names."""
+    once, places = tf.unique(tf.reshape(values[1], [-1]))
+    to, counts = shards.to_owners(once, of_table, builder.exchange.ends(math.prod(of_table)))
+    named, of_each = builder.sent(tf.gather(once, to), counts, made.name)
+    given, _ = builder.sent(rows_of(builder, _read(made, values[0]), of_table, named), of_each, made.name)
+    whole = tf.math.unsorted_segment_sum(given, to, tf.size(once))  # elements of a row may lie on several ranks
+    return [tf.gather(whole, tf.reshape(places, tf.shape(values[1])))]
+
+
+def _of_all(builder: Any, made: Any, values: list[Any], of_table: Any) -> list[Any]:
+    """By indices that are the same on every rank: each row travels once."""
+    once, places = tf.unique(tf.reshape(values[1], [-1]))
+    whole = builder.summed(rows_of(builder, _read(made, values[0]), of_table, once), made.name)
+    return [tf.gather(whole, tf.reshape(places, tf.shape(values[1])))]
+
+
+def _of_this_rank(builder: Any, made: Any, values: list[Any], of_table: Any) -> list[Any]:
+    """By indices that name rows of this rank, or of which no other row matters."""
+    return [rows_of(builder, _read(made, values[0]), of_table, values[1])]
+
+
+def _read(made: Any, table: Any) -> Any:
+    """The rank's part of the table that an op looks up."""
+    if made.type != "ResourceGather":
+        return table
+    return tf.raw_ops.ReadVariableOp(resource=table, dtype=made.outputs[0].dtype)
+
+
+def rows_of(builder: Any, table: Any, of_table: Any, indices: Any) -> Any:
+    """Rows of a table, with zeros for what other ranks have of them: `[count, …]`.
+
+    Args:
+        builder: see `build.Builder`. table: this rank's part. of_table: the shape of the whole. indices: `[count]`.
+    """
+    at, here, width, count = _mine(builder, of_table, indices)
     mine = tf.zeros([tf.size(at), width], table.dtype)
     if count:
         rows = tf.gather(tf.reshape(table, [count, width]), tf.where(here, at, 0))
         mine = tf.where(here[:, None], rows, tf.zeros([], table.dtype))
-    total = tf.reshape(builder.summed(mine, made.name), tf.concat([[-1], of_table[1:]], 0))
-    places = tf.reshape(places, tf.shape(indices))
-    return [tf.gather(total, places if gives == R else builder.rows_of(made.inputs[1], places, gives))]
+    return tf.reshape(mine, tf.concat([tf.shape(indices), of_table[1:]], 0))
 
 
 def _mine(builder: Any, of_table: Any, indices: Any, drops: bool = False) -> tuple[Any, Any, int, int]:

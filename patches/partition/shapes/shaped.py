@@ -1,6 +1,7 @@
 """A graph whose shapes are those for a prime number of rows, and what is known of it.
 
-Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_add_function_recursive`.
+Relies on (TensorFlow 2.13 to 2.21, private): `FuncGraph` and its `_add_function_recursive`;
+`handle_data_util.get_resource_handle_data`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import handle_data_util
 
 from matex_tf.patches.partition.labels import Label
 from matex_tf.patches.partition.shapes.affine import Affine
@@ -43,6 +45,7 @@ class Shaped:
         batches: that the step takes from iterators, in its order: the shapes of their tensors, which become inputs.
         fixed: the number of rows that the step was traced for; 0: any number.
         in_parts: the shapes of variables that lie in parts on the ranks.
+        local: ops that look up rows, and whose indices, if they are whole, are those of this rank's rows of tables.
         by_xla: whether one rank has XLA compile the step, so that XLA makes the random numbers.
     """
 
@@ -65,6 +68,7 @@ class Shaped:
         self.batches: Iterator[Sequence[Any]] | None = None
         self.fixed = 0
         self.in_parts: set[tuple[int | None, ...]] = set()
+        self.local: set[Any] = set()
         self.by_xla = False
         self.add_functions_of(around)
 
@@ -158,3 +162,11 @@ class Shaped:
 def numbers_of(tensor: Any) -> list[int]:
     """The dimensions of a tensor that are numbers."""
     return [size for size in tensor.shape.as_list() if size is not None] if tensor.shape.rank else []
+
+
+def shape_of(handle: Any) -> list[int | None] | None:
+    """The shape of a variable; None if it is not known."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    if not data.is_set or data.shape_and_type[0].shape.unknown_rank:
+        return None
+    return [dim.size for dim in data.shape_and_type[0].shape.dim]

@@ -98,7 +98,7 @@ def _model(form):
     elif form == "subclass":
         model = Body()
         model.build((None, FEATURES))
-    elif form in ("embedding", "table"):
+    elif form == "embedding" or form.startswith("table"):
         body = [
             layers.Embedding(50 if form == "embedding" else 60001, 8),
             layers.GlobalAveragePooling1D(),
@@ -117,6 +117,8 @@ def _model(form):
         "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, use_ema=True)),
         "own optimizer": lambda: Signs(0.01),
         "embedding": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
+        "table adagrad": lambda: keras.optimizers.Adagrad(0.1),
+        "table rmsprop": lambda: keras.optimizers.RMSprop(0.01),
     }.get(form, lambda: keras.optimizers.Adam(0.01))()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=None if form == "own step" else ["accuracy"])
@@ -125,7 +127,7 @@ def _model(form):
 
 def _data(form):
     random = np.random.RandomState(0)
-    each = {"embedding": 1, "table": 1200}.get(form)
+    each = {"embedding": 1, "table": 1200}.get(form.split()[0])
     x = each * random.randint(0, 50, (ROWS, FEATURES)) if each else random.rand(ROWS, FEATURES)
     return x.astype("float32"), random.randint(0, 4, ROWS)
 
