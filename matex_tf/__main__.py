@@ -8,7 +8,9 @@ if __name__ == "__main__":
     start_again_with_hash_seed(sys.orig_argv)
     take_stdin()
     from matex_tf.job import layered, warm_imports
+    from matex_tf.launch import garbage
 
+    garbage.install()
     warm_imports.enter(sys.argv[1:])
     mounts = layered.enter(sys.argv[1:])
     from matex_tf.job.run import main

@@ -67,7 +67,8 @@ def prepare(seed: int) -> None:
 
 def _patch_imports() -> None:
     from matex_tf.features import registry
-    from matex_tf.patches.imports import dataset_alias, garbage
+    from matex_tf.launch import garbage
+    from matex_tf.patches.imports import dataset_alias
 
     dataset_alias.install()
     registry.start()

@@ -16,7 +16,7 @@ MOST = 13  # modules of a room, beside its `__init__`
 #: Every room, and the rooms that its modules may import, lazily or not.
 ROOMS: dict[str, str] = {
     # The public names, and `python -m matex_tf`.
-    "matex_tf": "core job readers patches.loops features",
+    "matex_tf": "core job launch readers patches.loops features",
     "settings": "features",
     "state": "",
     "features": "",
@@ -44,7 +44,7 @@ ROOMS: dict[str, str] = {
     "readers.formats.hdf5": "core readers.tables readers.safety readers.places",
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",
     "patches": (
-        "features verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns"
+        "features launch verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns"
     ),
     "patches.common": "core patches",
     "patches.random": "core exchange patches.common patches.across_rows patches.partition",

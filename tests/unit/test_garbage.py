@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from matex_tf.patches.imports import garbage
+from matex_tf.launch import garbage
 
 OUTER = "import gc\nbefore = gc.isenabled()\nimport inner_made_up\nafter = gc.isenabled()\n"
 
