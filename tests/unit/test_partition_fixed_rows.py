@@ -59,3 +59,24 @@ def test_few_rows_of_sequences(rows):
     traced = step.get_concrete_function(tf.TensorSpec([rows, 10, 6]))
     made = Partitioned(traced, [True], Ranks(), [tf.TensorShape([None, 10, 6])], fixed=rows)
     assert not whole_part.of(made.plan).ops
+
+
+def test_as_many_rows_as_axes():
+    """The gradient of a pad cuts as many numbers out of the padding as an image has axes: 4, as many as rows."""
+    import tensorflow as tf
+
+    from matex_tf.patches.partition import whole_part
+    from matex_tf.patches.partition.ranks import Ranks
+    from matex_tf.patches.partition.step import Partitioned
+
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.tanh(tf.pad(x * weights, [[0, 0], [1, 1], [1, 1], [0, 0]])))
+        return tape.gradient(loss, weights)
+
+    traced = step.get_concrete_function(tf.TensorSpec([4, 5, 5, 3]))
+    made = Partitioned(traced, [True], Ranks(), [tf.TensorShape([None, 5, 5, 3])], fixed=4)
+    assert not whole_part.of(made.plan).ops

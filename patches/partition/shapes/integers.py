@@ -42,7 +42,15 @@ def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
         return None
     if op.type == "StridedSlice" and inputs[0].op.type == "StringSplitV2" and inputs[0].value_index == 2:
         return _rows_of_words(op, inputs, new)
-    return affine.fold(op, [new.known.get(tensor) for tensor in inputs])
+    given = [new.known.get(tensor) for tensor in inputs]
+    folded = affine.fold(op, given)
+    if folded is not None or not new.fixed or op.type not in ("Slice", "Reshape"):
+        return folded
+    values = [value for value in given if value is not None]
+    if len(values) < len(given) or not values[0].is_constant:
+        return None
+    as_traced: list[Affine | None] = [Affine.of(value.at(new.fixed)) for value in values]
+    return affine.fold(op, as_traced)  # what is cut out of numbers counts no rows
 
 
 def _rows_of_words(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
