@@ -196,7 +196,7 @@ INDICES = [
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=[rows(i), 3]), "i2 n 1", "f n 3"),
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=tf.stack([4, rows(x, 1)])), "i4 2 1", "f 2 n"),
     t("LookupTableFindV2", lambda i: table(i), "i5 n", gives="S0"),
-    t("RaggedTensorToTensor", lambda x: lengths(tf.strings.split(x, "1")).to_tensor(), "s n", gives="S0"),
+    t("RaggedTensorToTensor", lambda x: lengths(tf.strings.split(x, "1")).to_tensor(shape=[None, 3]), "s n", gives="S0"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0])), "i n", gives="P"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0])), "i n 4", gives="S0"),
     t("DenseBincount", lambda x, w: raw.DenseBincount(input=x, size=5, weights=w), "i n", "f n", gives="P"),

@@ -33,7 +33,7 @@ def test_split_strings():
 
     def step(x):
         words = tf.strings.split(tf.as_string(x[:, 0]), ".")
-        numbers = tf.strings.to_hash_bucket_fast(words, 7).to_tensor()
+        numbers = tf.strings.to_hash_bucket_fast(words, 7).to_tensor(shape=[None, 4])
         return tf.reduce_sum(tf.tanh(tf.reduce_mean(tf.gather(weights, numbers), axis=1)))
 
     part = _part(step)

@@ -235,8 +235,9 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
         elif made.type == "LookupTableFindV2" and tensor.shape.rank is None:  # Python alone says the shape
             keys = made.inputs[1].shape
             tensor.set_shape(keys if old.shape.rank == keys.rank else None)
-        elif made.type == "RaggedTensorToTensor" and tensor.shape.rank and tensor.shape[0] is None:
-            tensor.set_shape([integers.rows_of_ragged(made, new), *tensor.shape[1:]])
+        elif made.type == "RaggedTensorToTensor" and tensor.shape.rank:
+            if tensor.shape[0] is None and tensor.shape[1:].is_fully_defined():
+                tensor.set_shape([integers.rows_of_ragged(made, new), *tensor.shape[1:]])
     depends = any(
         tensor in new.known and not new.known[tensor].is_constant or None in (new.shape(tensor) or ())
         for tensor in made.inputs
