@@ -235,9 +235,8 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
         elif made.type == "LookupTableFindV2" and tensor.shape.rank is None:  # Python alone says the shape
             keys = made.inputs[1].shape
             tensor.set_shape(keys if old.shape.rank == keys.rank else None)
-        elif made.type == "RaggedTensorToTensor" and tensor.shape.rank:
-            if tensor.shape[0] is None and tensor.shape[1:].is_fully_defined():
-                tensor.set_shape([integers.rows_of_ragged(made, new), *tensor.shape[1:]])
+        elif made.type == "RaggedTensorToTensor" and _has_open_rows_alone(tensor.shape):
+            tensor.set_shape([integers.rows_of_ragged(made, new), *tensor.shape[1:]])
     depends = any(
         tensor in new.known and not new.known[tensor].is_constant or None in (new.shape(tensor) or ())
         for tensor in made.inputs
@@ -252,6 +251,10 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
             tensor = new.hidden(tensor, tensor.shape)  # TensorFlow would compute with the prime
         outputs.append(tensor)
     return outputs, [made]
+
+
+def _has_open_rows_alone(shape: Any) -> bool:
+    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
 
 
 def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -> Any:
