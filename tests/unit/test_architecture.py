@@ -44,7 +44,8 @@ ROOMS: dict[str, str] = {
     "readers.formats.hdf5": "core readers.tables readers.safety readers.places",
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",
     "patches": (
-        "features launch verifying patches.common patches.files patches.imports patches.loops patches.steps patches.turns"
+        "features launch verifying patches.common patches.files patches.imports patches.loops patches.steps"
+        " patches.turns"
     ),
     "patches.common": "core patches",
     "patches.random": "core exchange patches.common patches.across_rows patches.partition",
