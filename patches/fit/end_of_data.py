@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from matex_tf.patches.common import keras_lines, seeds
+from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.fit.step.step_graphs import StepGraphs
+from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.shards import variable as in_parts
 
-_SIZES = ("Shape", "ShapeN", "Size", "Rank")  # known without the batch, if it has as many rows as promised
+_SIZES = ("Shape", "ShapeN", "Size", "Rank")
 _UNCHANGED = ("Cast", "Identity")
 
 
@@ -37,6 +39,7 @@ class Counters:
         self._model, self._graphs = model, graphs
         self._steps = self._since = 0
         self._noted: dict[int, tuple[Any, np.ndarray]] = {}
+        self._known: dict[Any, tuple[list[Any], Any]] = {}  # by trace and promise; the trace is kept, as its id is
 
     def before_step(self) -> None:
         """Call before each step on a batch of a pipeline."""
@@ -75,32 +78,40 @@ class Counters:
         found = [*counters, *states, *([] if everywhere is None else [everywhere.state])]
         known = {id(getattr(one, "value", one)) for one in found}
         optimizers = {id(variable.value) for one in _optimizers(self._model) for variable in one.variables}
-        promise, more = self._graphs.promise, {}
-        promised = promise is not None and None not in promise.rows
+        more = {}
         for step in self._graphs.partitioned.values():
-            more.update({id(one): one for one in _without_batch(step.traced, promised)})
+            if step.traced is not None:
+                more.update({id(one): one for one in self._counting(step.traced, self._graphs.promise)})
         return [*found, *(one for key, one in more.items() if key not in known | optimizers)]
 
+    def _counting(self, traced: Any, promise: one_rank_shapes.Promise | None) -> list[Any]:
+        """See `_without_batch`."""
+        key = id(traced), promise and str(promise.spec)
+        if key not in self._known:
+            self._known[key] = _without_batch(traced, promise), traced
+        return self._known[key][0]
 
-def _without_batch(traced: Any, promised: bool) -> list[Any]:
+
+def _without_batch(traced: Any, promise: one_rank_shapes.Promise | None) -> list[Any]:
     """The variables to which a traced step adds numbers that no batch has a part in, and does nothing else.
 
     Args:
-        traced: a concrete function of a batch; None: of none yet. promised: whether each batch has as many rows as its
-            pipeline promises, so that a size is a number.
+        traced: a concrete function of a batch. promise: of the pipeline of its batches.
     """
-    if traced is None:
-        return []
     count = len(traced.inputs) - len(traced.captured_inputs)
-    of_batch = {one.op for one in traced.inputs[:count]}
-    inside = dict(zip(map(id, traced.captured_inputs), traced.inputs[count:], strict=True))
+    try:
+        inputs = one_rank_shapes.inputs_on_one_rank(traced, promise)
+    except CannotPartition:
+        return []
+    of_batch = {one.op for one in inputs[:count]}
+    inside = dict(zip(map(id, traced.captured_inputs), inputs[count:], strict=False))
     found = []
     for variable in traced.variables:
         if in_parts.is_split(variable):  # its handle would make it whole, in an order that ranks may differ in
             continue
         handle = inside.get(id(variable.handle))
         changing = [] if handle is None else [op for op in handle.consumers() if op.type != "ReadVariableOp"]
-        if changing and all(_adds(op, handle) and not _needs(op, of_batch, promised) for op in changing):
+        if changing and all(_adds(op, handle) and not _needs(op, of_batch) for op in changing):
             found.append(variable)
     return found
 
@@ -116,14 +127,18 @@ def _adds(op: Any, handle: Any) -> bool:
     return any(term.type == "ReadVariableOp" and term.inputs[0] is handle for term in terms)
 
 
-def _needs(op: Any, others: set[Any], promised: bool) -> bool:
-    """Whether an op waits for any of some others, or for what is computed from them; see `_without_batch`."""
+def _needs(op: Any, others: set[Any]) -> bool:
+    """Whether an op waits for any of some others, or for what is computed from them.
+
+    Of a tensor whose shape is known TensorFlow takes the sizes as numbers; of any other it asks when a step runs.
+    """
     ahead, seen = [op], {op}
     while ahead:
         one = ahead.pop()
         if one in others:
             return True
-        inputs = [] if promised and one.type in _SIZES else [tensor.op for tensor in one.inputs]
+        known = one.type in _SIZES and all(tensor.shape.is_fully_defined() for tensor in one.inputs)
+        inputs = [] if known else [tensor.op for tensor in one.inputs]
         new = {*inputs, *one.control_inputs} - seen
         seen |= new
         ahead.extend(new)

@@ -18,7 +18,7 @@ def test_counters(ranks, form):
 
 
 @pytest.mark.variants(4)
-@pytest.mark.parametrize("promised", [False, True])
+@pytest.mark.parametrize("promised", [False, True, "rows"])
 @pytest.mark.parametrize("own", [False, True])
 def test_logs(ranks, own, promised):
     """What metrics divide by, where a step without a batch adds to it."""

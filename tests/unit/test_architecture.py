@@ -73,7 +73,7 @@ ROOMS: dict[str, str] = {
     "patches.fit.step": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.keras patches.recovery patches.random patches.steps patches.partition patches.partition.lengths"
-        " patches.shards patches.sources"
+        " patches.partition.shapes patches.shards patches.sources"
     ),
     "patches.fit.epochs": (
         "core patches.common patches.data patches.division patches.fit.step patches.recovery patches.sources"
@@ -82,7 +82,7 @@ ROOMS: dict[str, str] = {
     "patches.fit": (
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.steps"
-        " patches.fit.step patches.shards"
+        " patches.fit.step patches.partition patches.shards"
         " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
         " patches.steps"
     ),

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from matex_tf.patches.common import keras_lines, row_slicing, under_way, wrapping
 from matex_tf.patches.data.local_batch import LocalBatch
+from matex_tf.patches.partition.shapes import inference
 from matex_tf.state import notes
 
 #: For each array or tensor of a batch, the rows with which one rank would trace; None where any number.
@@ -89,6 +90,19 @@ def of_iterator(iterator: Any) -> Promise:
         return Promise(anything if known is None else known.rows, spec)
     shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
     return Promise([shape[0] if shape is not None and shape.rank else None for shape in shapes], spec)
+
+
+def inputs_on_one_rank(traced: Any, promise: Promise | None) -> list[Any]:
+    """The inputs of the graph of a step; of a copy with the shapes with which one rank traces it, if they are promised.
+
+    Args:
+        traced: a concrete function of a batch. promise: of the pipeline of its batches.
+    """
+    specs = [] if promise is None else [one for one in tf.nest.flatten(promise.spec) if one is not None]
+    tensors = len(traced.inputs) - len(traced.captured_inputs) == len(specs)
+    if not specs or not tensors or not all(isinstance(one, tf.TensorSpec) for one in specs):
+        return list(traced.inputs)
+    return inference.of(traced.graph, [one.shape for one in specs], rows=False).inputs
 
 
 def gets_batches(model: Any) -> bool:

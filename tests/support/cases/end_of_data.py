@@ -82,14 +82,18 @@ def logs(own, promised):
 
     Args:
         own: whether the model's steps are the script's own. promised: whether the pipeline promises the rows of a
-            batch.
+            batch: "rows" without another size.
     """
     keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(3)])
+    is_open = promised == "rows"
+    sizes = [keras.Input((None,)), layers.Reshape((6,))] if is_open else [keras.Input((6,))]
+    model = keras.Sequential([*sizes, layers.Dense(8, activation="tanh"), layers.Dense(3)])
     model = OwnMean(model) if own else model
     model.compile(keras.optimizers.SGD(0.1), crossentropy(), metrics=["accuracy"])
     ready(model)
-    data = _pipeline(5).unbatch().batch(13, drop_remainder=promised)
+    data = _pipeline(5).unbatch().batch(13, drop_remainder=bool(promised))
+    if is_open:
+        data = data.map(lambda x, y: (tf.raw_ops.PlaceholderWithDefault(input=x, shape=[13, None]), y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras says that the data have ended
         history = model.fit(data, epochs=3, validation_data=data, verbose=0).history
