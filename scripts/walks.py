@@ -38,6 +38,7 @@ EVERY_CALL = (
     "patches/common/wrapping.py",
     "patches/common/active_flag.py",
     "matex_tf/job/",
+    "matex_tf/launch/garbage.py",
     "matex_tf/features/short_names.py",
 )
 

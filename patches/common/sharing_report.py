@@ -50,7 +50,8 @@ OWN = {
     ),
     "loop": (
         "a loop of the script's own",
-        "iterate over a batched tf.data pipeline, and each batch is split (docs/loops.md)",
+        "compile the step by tf.function, or iterate over a batched tf.data pipeline, and each batch is split "
+        "(docs/loops.md)",
     ),
     "session": (
         "runs of a session",

@@ -1,5 +1,6 @@
 """Compiled steps of a script's own loops, with `--partitioner on`: what they give and leave is that of one rank."""
 
+import numpy as np
 import pytest
 from compare import same
 
@@ -7,7 +8,7 @@ from tests.support.cases import compiled_steps
 
 FORMS = [
     *("gan", "Returned", "LazyVariables", "Nested", "Accumulating", "Sam", "Maml", "Summed", "Scaled", "Beside"),
-    *("Lengths", "Ragged", "Words", "Stateful", "Converted"),
+    *("Lengths", "Sliced", "Ragged", "Words", "Stateful", "Converted"),
 ]
 
 
@@ -17,8 +18,16 @@ def test_the_answer_of_one_rank(ranks, form):
     """Weights, losses, values by row, metrics and what the script's Python sees; a last batch of three rows."""
     results = ranks(compiled_steps.trained, (1, 2, 3), form=form, meets="exchange gradients and sums")
     same(results, rtol=1e-3 if form == "Scaled" else 1e-4, atol=1e-5)
+    if form == "Sliced":
+        assert all(said.calls["compare what step gets"] == 10 for size in (2, 3) for said in ranks.last[size])
     if form == "Lengths":
         assert not [said for said in ranks.last[3] if "computed whole" in said.output]
+
+
+def test_ranks_may_get_rows_of_their_own(ranks):
+    """Their gradients are averaged then; where all get the same, each computes its rows."""
+    for said in ranks(compiled_steps.unlike_arguments, (3,), meets="compare what step gets")[3]:
+        np.testing.assert_allclose(said, [0.75, 0.3, 0.2], 1e-6)  # means of 2.5, 4.5 and 1
 
 
 def test_ranks_that_wait_for_input_divide_it(ranks):

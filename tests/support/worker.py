@@ -263,7 +263,7 @@ def tidy() -> None:
     What a case leaves behind (functions that TensorFlow keeps) is frozen after the collection, or every later one would
     walk over it again: after a few hundred cases that takes longer than a case. Now and then all is looked through.
     """
-    from matex_tf.state import notes
+    from matex_tf.state import notes, run_state
 
     if next(tidied) % 64 == 0:
         gc.unfreeze()
@@ -278,6 +278,7 @@ def tidy() -> None:
     if loops := sys.modules.get("matex_tf.patches.loops.replica_sync"):  # other ranks may not have run this case
         for known in (loops._Trained, loops._OfRank, loops._Optimizer, loops._Layer):
             notes.clear(known)
+        run_state.current().part(loops._Count).so_far = 0
     if position := sys.modules.get("matex_tf.patches.loops.position"):
         position.reset()  # a batch of a `DataSet` holds until the next one
     for one in filter(None, worlds.values()):

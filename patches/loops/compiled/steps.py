@@ -12,6 +12,7 @@ Relies on (TensorFlow 2.16 to 2.21, private): `polymorphic_function.Function`, i
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import importlib
@@ -21,6 +22,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
@@ -28,7 +30,7 @@ from matex_tf.core import world
 from matex_tf.core.graph_ops import ops_of
 from matex_tf.exchange import tf_op
 from matex_tf.patches.checking import partitioner
-from matex_tf.patches.common import log_once, model_state, sharing_report, wrapping, xla
+from matex_tf.patches.common import log_once, model_state, row_slicing, sharing_report, wrapping, xla
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.loops import (
     iteration,
@@ -52,7 +54,8 @@ from matex_tf.patches.partition.step import Partitioned
 from matex_tf.patches.recovery import growing_loop, whole_step
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards import variable as in_parts
-from matex_tf.state import notes
+from matex_tf.state import notes, run_state
+from matex_tf.watching.meter import Meter
 
 #: Beginnings of the types of ops that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
@@ -75,7 +78,7 @@ def _called(call: Any, function: Any, args: Any, kwargs: Any) -> Any:
     if not tf.executing_eagerly() or not position.active() or not _applies() or step_loss.recording():
         return call(*args, **kwargs)
     loops = shared_loop.with_whole_batches()
-    if loops is None or not loops and not iteration.in_use():
+    if loops is None:
         return call(*args, **kwargs)
     return notes.of(function, CompiledStep, lambda: CompiledStep(function))(call, loops, args, kwargs)
 
@@ -94,6 +97,7 @@ class CompiledStep:
         self._name = getattr(function.python_function, "__name__", "a function")
         self._aside = bool(function._jit_compile)  # of somebody else's making, without exchanges
         self._takes: bool | None = None  # whether it may take a batch by itself; None if nobody has looked
+        self._gets: bool | None = None  # whether it may get one from a script that makes it; None likewise
         self._xla = xla.compiled if xla.is_by_xla(function) else None
         self._traced: dict[Any, _Traced] = {}
         self._differentiates: set[Any] = set()  # traces in which gradients by variables are taken
@@ -106,7 +110,10 @@ class CompiledStep:
             loops: the script is in, which give whole batches.
         """
         given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if isinstance(leaf, iteration.SharedIterator)]
-        if self._aside or any(one.is_own for one in given) or not (loops or given or self._may_take()):
+        if self._aside or any(one.is_own for one in given):
+            return run(*args, **kwargs)
+        from_loop = bool(loops or given or iteration.in_use() and self._may_take())
+        if not from_loop and not self._may_get(args, kwargs):
             return run(*args, **kwargs)
         calls = growing_loop.of_job()
         trusted = contextlib.nullcontext if calls is None else calls.trusted
@@ -116,9 +123,11 @@ class CompiledStep:
         with trusted():
             if traced is not None:
                 flat = traced.inputs(args, kwargs)
-                if (loops or traced.takes) and not traced.is_apart(flat):
-                    return traced(flat, loops, calls)
-                self._aside |= traced.is_apart(flat) and bool(loops or traced.takes)
+                is_apart = traced.is_apart(flat)
+                rows = 0 if from_loop or is_apart else traced.rows_of_all(flat)
+                if (loops or traced.takes or rows) and not is_apart:
+                    return traced(flat, loops, calls, rows)
+                self._aside |= is_apart and bool(loops or traced.takes)
         return run(*args, **kwargs)
 
     def _traced_for(self, args: Any, kwargs: Any) -> _Traced | None:
@@ -136,6 +145,13 @@ class CompiledStep:
         if self._takes is None:
             self._takes = taken.reaches(self._function().python_function, iteration.SharedIterator)
         return self._takes
+
+    def _may_get(self, args: Any, kwargs: Any) -> bool:
+        """Whether its arguments may be a batch that the script has made, in a step that trains."""
+        if self._gets is None:
+            plain = world.current().guard is None and not sharing_report.speaks_of_ranks()
+            self._gets = plain and taken.differentiates(self._function().python_function)
+        return self._gets and any(isinstance(one, (np.ndarray, tf.Tensor)) for one in tf.nest.flatten((args, kwargs)))
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         utils = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_type_utils")
@@ -177,6 +193,7 @@ class _Traced:
         self.takes = inference.iterators(concrete.graph)
         changes = _changes(concrete.graph)
         self._trains, self._gives_gradients = changes or differentiates, differentiates and not changes
+        self._differentiates = differentiates
         self._made: dict[Any, Partitioned | None] = {}
         self._any: dict[Any, Lengths[Partitioned]] = {}  # by what else steps are made for
         self._states: Shared = {}
@@ -190,6 +207,21 @@ class _Traced:
         kind = self._concrete.function_type
         return list(kind.unpack_inputs(kind.bind(*args, **kwargs)))
 
+    @property
+    def trains(self) -> bool:
+        """Whether it takes gradients and changes variables."""
+        return self._trains and not self._gives_gradients and self._differentiates
+
+    def rows_of_all(self, flat: Sequence[Any]) -> int:
+        """The rows of the batch that it gets, if it trains and every rank has the same; 0 for none. All ranks come
+        here that call it with arrays."""
+        known = [tensor for tensor in flat if tensor.dtype not in HANDLES]
+        sizes = collections.Counter(int(one.shape[0]) for one in known if one.shape.rank and (one.shape[0] or 0) > 1)
+        if not self.trains or not sizes:
+            return 0
+        held = world.current().compare(row_slicing.checksum(known), f"compare what {self.name} gets")
+        return sizes.most_common(1)[0][0] if len(set(held)) == 1 else 0
+
     def is_apart(self, flat: Sequence[Any]) -> bool:
         """Whether ranks have something of their own that it works on: states of metrics, or rows."""
         own = any(one.is_own for one in self.iterators(flat))
@@ -200,8 +232,12 @@ class _Traced:
         inputs = [*flat, *self._concrete.captured_inputs]
         return [iteration.of_resource(inputs[place]) for place, _ in self.takes]
 
-    def __call__(self, flat: Sequence[Any], loops: Sequence[Any], calls: growing_loop.Loops | None) -> Any:
-        """Call it on whole values of what it gets. Args: calls: lets ranks come; None where none can."""
+    def __call__(self, flat: Sequence[Any], loops: Sequence[Any], calls: growing_loop.Loops | None, rows: int) -> Any:
+        """Call it on whole values of what it gets.
+
+        Args:
+            calls: lets ranks come; None where none can. rows: of the batch among these values, of no loop; 0: none.
+        """
         in_parts.join(self._concrete.variables)
         if self._trains and not self._begun:
             self._begun = True
@@ -209,7 +245,7 @@ class _Traced:
             known = [one for one in self._concrete.variables if id(one.handle) in places]
             replica_sync.begin(sorted(known, key=lambda one: places[id(one.handle)]))
         batches = [iterator.take_for_step() for iterator in self.iterators(flat)]
-        total = batches[0].total if batches else _rows_among(flat, {loop.whole_rows for loop in loops})
+        total = batches[0].total if batches else _rows_among(flat, {rows, *(loop.whole_rows for loop in loops)} - {0})
         if not batches and not (self._trains and total):
             if loops and not total:
                 self._tell_whole("nothing that it gets is as long as the batch")
@@ -224,6 +260,11 @@ class _Traced:
         else:
             for loop in loops:
                 loop.partitioned |= loop.whole_rows == total
+            if rows:
+                run_state.current().part(Meter).count(rows, "loop")
+                log_once.log(
+                    f"each batch that {self.name} gets is split among {world.current().size} ranks (--shard-loops)"
+                )
             if self._gives_gradients:
                 position.give_whole_gradients()
             sharing_report.held_whole("a loop of the script's own")

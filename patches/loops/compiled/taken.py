@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType
+from collections.abc import Iterator
+from types import CodeType, ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from matex_tf.patches.loops.compiled import one_rank_trace
+
+#: Names by which a step takes gradients and uses them: those of TensorFlow, of optimizers and models of Keras.
+_TRAINS = frozenset({"GradientTape", "gradient", "gradients", "minimize", "train_step"})
 
 
 def taken_once(resource: Any, spec: Any) -> Any:
@@ -33,13 +37,23 @@ def taken_once(resource: Any, spec: Any) -> Any:
     return tf.nest.pack_sequence_as(spec, taken)
 
 
-def reaches(function: Any, kind: type, most: int = 1000) -> bool:
+def reaches(function: Any, kind: type) -> bool:
     """Whether Python code may use an object of a kind, such as an iterator, which it knows by closure or by a global
     name.
 
     Args:
-        function: of Python. kind: a class. most: how many objects are looked at.
+        function: of Python. kind: a class.
     """
+    return any(isinstance(one, kind) for one in _reached(function))
+
+
+def differentiates(function: Any) -> bool:
+    """Whether Python code may take gradients and train with them, by the names that it speaks of."""
+    return any(_TRAINS & {*code.co_names} for one in _reached(function) for code in _codes(one))
+
+
+def _reached(function: Any, most: int = 1000) -> Iterator[Any]:
+    """What Python code knows by closure or by a global name. Args: most: how many objects are looked at."""
     seen: set[int] = set()
     stack = [function]
     while stack and len(seen) < most:
@@ -47,25 +61,31 @@ def reaches(function: Any, kind: type, most: int = 1000) -> bool:
         if id(one) in seen or isinstance(one, (ModuleType, type, str, bytes, int, float, tf.Tensor, tf.Variable)):
             continue
         seen.add(id(one))
-        if isinstance(one, kind):
-            return True
+        yield one
         stack += _known_to(one)
-    return False
+
+
+def _codes(one: Any) -> list[CodeType]:
+    """The code of a function, and of those that are written in it."""
+    codes = [code for code in [getattr(one, "__code__", None)] if code is not None]
+    for code in codes:  # it grows
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return codes
 
 
 def _known_to(one: Any) -> list[Any]:
     """What an object of Python knows."""
     one = getattr(one, "python_function", one)
-    found = [getattr(one, "__self__", None), getattr(one, "__wrapped__", None)]
+    owner = getattr(one, "__self__", None)
+    found = [owner, getattr(one, "__wrapped__", None)]
     one = getattr(one, "__func__", one)
     if isinstance(one, functools.partial):
         found += [one.func, *one.args, *one.keywords.values()]
     if hasattr(one, "__code__"):
         found += [cell.cell_contents for cell in one.__closure__ or () if cell.cell_contents is not one]
-        codes = [one.__code__]
-        for code in codes:  # it grows
-            codes += [inner for inner in code.co_consts if hasattr(inner, "co_names")]
-            found += [one.__globals__[name] for name in code.co_names if name in one.__globals__]
+        names = {name for code in _codes(one) for name in code.co_names}
+        found += [one.__globals__[name] for name in names if name in one.__globals__]
+        found += [getattr(type(owner), name, None) for name in names if owner is not None]
     elif isinstance(one, dict):
         found += one.values()
     elif isinstance(one, (list, tuple)):

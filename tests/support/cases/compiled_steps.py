@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras import layers
 
 from matex_tf import settings
+from matex_tf.core import world
+from matex_tf.patches.common import sharing_report
 from matex_tf.patches.data import batches
 from matex_tf.patches.loops.compiled import steps
 from tests.support.cases.common import classifier, crossentropy, momentum, table
@@ -294,6 +296,15 @@ class Lengths(_Step):
             return super().run(data.map(lambda x, y: (x.to_tensor(), y)))
 
 
+class Sliced(_Step):
+    """Batches that the script cuts out of arrays."""
+
+    def run(self, data=None, epochs=2):
+        x, y = table(ROWS)
+        with mock.patch.object(sharing_report, "speaks_of_ranks", lambda: False):  # as files of tests do
+            return super().run([(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)])
+
+
 class Stateful(_Step):
     """A recurrent layer that keeps a state for each row of a batch of a fixed size."""
 
@@ -341,6 +352,27 @@ def trained(form):
         keras.utils.set_random_seed(1)
         weights, said = gan() if form == "gan" else FORMS[form]().run()
         return {"weights": [np.asarray(weight) for weight in weights], "said": said}
+    finally:
+        settings.use(before)
+
+
+def unlike_arguments():
+    """What a step leaves that gets the same rows on every rank, then other rows on each, then the same again."""
+    before = settings.use(settings.current().changed(partitioner=True))
+    weight, said = tf.Variable(1.0), []
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = weight * tf.reduce_mean(x)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+    try:
+        with mock.patch.object(sharing_report, "speaks_of_ranks", lambda: False):
+            for x in (np.arange(6), np.arange(6) + 2 * world.rank(), np.ones(5)):
+                step(x.astype("float32"))
+                said.append(float(weight))
+        return said
     finally:
         settings.use(before)
 
