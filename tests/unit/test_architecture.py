@@ -106,7 +106,7 @@ ROOMS: dict[str, str] = {
         " patches.division patches.keras patches.saving patches.sources patches.turns patches.loops.compiled"
     ),
     "patches.loops.compiled": (
-        "core exchange strategies patches.common patches.loops patches.partition patches.partition.lengths"
+        "core exchange strategies watching patches.common patches.loops patches.partition patches.partition.lengths"
         " patches.partition.rules patches.partition.shapes patches.checking patches.recovery patches.shards"
     ),
     "patches.sessions": (
