@@ -22,6 +22,7 @@ import numpy as np
 from tensorflow.python.eager import context
 
 from matex_tf.core import mismatch
+from matex_tf.launch import garbage
 from matex_tf.patches.common import seeds
 from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.turns import digest
@@ -131,8 +132,9 @@ def _generators_of_process() -> list[Any]:
     kinds = (*kinds, keras.random.SeedGenerator)
     if (torch := _torch()) is not None:
         kinds = (*kinds, torch.Generator)
-    # Those of the process may have been made before it was forked, where `gc.freeze` hides them.
+    # Those of the process may have been made before it was forked, or before imports, where `gc.freeze` hides them.
     of_process = [random.random.__self__, np.random.rand.__self__]  # type: ignore[attr-defined]
+    of_process += garbage.older_generators()
     found = {id(one): one for one in (*of_process, *gc.get_objects()) if issubclass(type(one), kinds)}
     return [one for one in found.values() if type(one) is not random.SystemRandom]
 

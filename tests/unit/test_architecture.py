@@ -57,7 +57,7 @@ ROOMS: dict[str, str] = {
         "core exchange exchange.network strategies verifying watching readers patches.common patches.steps"
         " patches.sources"
     ),
-    "patches.turns": "core exchange.node exchange.network patches.common patches.data patches.sources",
+    "patches.turns": "core launch exchange.node exchange.network patches.common patches.data patches.sources",
     "patches.division": (
         "core patches.common patches.data patches.sources patches.turns"
     ),

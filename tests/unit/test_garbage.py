@@ -3,11 +3,14 @@
 import gc
 import importlib
 import importlib.machinery
+import random
 import sys
 
+import numpy as np
 import pytest
 
 from matex_tf.launch import garbage
+from matex_tf.patches.turns import reach
 
 OUTER = "import gc\nbefore = gc.isenabled()\nimport inner_made_up\nafter = gc.isenabled()\n"
 
@@ -16,6 +19,7 @@ OUTER = "import gc\nbefore = gc.isenabled()\nimport inner_made_up\nafter = gc.is
 def imports(tmp_path, monkeypatch):
     """Imports a made-up module of some code."""
     monkeypatch.setattr(garbage, "MODULES", {"outer_made_up", "inner_made_up"})
+    monkeypatch.setattr(garbage, "_OF_LAYERS", {"other_made_up"})
     monkeypatch.setattr(sys, "meta_path", [garbage.Finder(), *sys.meta_path])
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
@@ -38,6 +42,27 @@ def test_import(imports):
     assert (module.before, module.after, sys.modules["inner_made_up"].said) == (False, False, False)
     assert gc.isenabled() and gc.get_freeze_count() > frozen
     assert type(module.__spec__.loader) is type(module.__loader__) is importlib.machinery.SourceFileLoader
+
+
+def test_layers_stay_known(imports, monkeypatch):
+    """Where another Keras has been imported nothing is hidden: its layers are looked for."""
+    monkeypatch.setitem(sys.modules, "other_made_up", sys)
+    frozen = gc.get_freeze_count()
+    assert not imports(outer=OUTER, inner="").after and gc.get_freeze_count() == frozen and gc.isenabled()
+
+
+def test_generators_made_before(imports):
+    """They are hidden with what was imported, and known: with them Python code draws that is looked at."""
+
+    class Own(random.Random):
+        pass
+
+    made = [np.random.default_rng(1), np.random.RandomState(2), random.Random(3), Own(4)]
+    imports(outer=OUTER, inner="")
+    hidden = not {id(one) for one in made} & {id(one) for one in gc.get_objects()}
+    known = {id(one) for one in garbage.older_generators()}
+    assert hidden and known.issuperset(map(id, made))
+    assert {id(one) for one in reach._generators_of_process()}.issuperset(map(id, made))
 
 
 def test_an_import_that_fails(imports):
