@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib.abc
 import importlib.util
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -20,8 +21,7 @@ from typing import Any
 MODULES = frozenset({"tensorflow", "keras", "tf_keras"})
 #: Of these, those whose objects others look for: what is there when a second one comes is not hidden.
 _OF_LAYERS = frozenset({"keras", "tf_keras"})
-#: Modules of classes of generators of random numbers.
-_OF_GENERATORS = ("random", "numpy.random")
+_OF_NUMPY = "BitGenerator", "Generator", "RandomState"  # of numpy.random
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -75,7 +75,7 @@ class _Loader(importlib.abc.Loader):
         enabled = gc.isenabled()
         hides = enabled and not (_OF_LAYERS - {name}).intersection(sys.modules)
         if hides:
-            self._finder.older += filter(_is_generator, gc.get_objects())
+            self._finder.older += _generators()
         gc.disable()
         try:
             yield
@@ -97,5 +97,7 @@ def older_generators() -> list[Any]:
     return [one for finder in sys.meta_path if isinstance(finder, Finder) for one in finder.older]
 
 
-def _is_generator(one: Any) -> bool:
-    return any(kind.__module__.startswith(_OF_GENERATORS) for kind in type(one).__mro__)
+def _generators() -> list[Any]:
+    numbers = sys.modules.get("numpy.random")
+    kinds = random.Random, *(getattr(numbers, name) for name in _OF_NUMPY if hasattr(numbers, name))
+    return [one for one in gc.get_objects() if issubclass(type(one), kinds)]
