@@ -45,6 +45,7 @@ class Partitioned:
         xla: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
         states: Shared | None = None,
         any_length: bool = False,
+        held: Sequence[bool] = (),
     ):
         """Args:
         traced: a concrete function of tensors.
@@ -63,13 +64,21 @@ class Partitioned:
         xla: makes a context in which XLA compiles the ops that are made; None: it compiles none.
         states: counters of its draws that other plans share with it, see `States`; None: it has its own.
         any_length: see `build.Builder`.
+        held: for each tensor that the function captures, whether its first axis runs over the rows of the batch too:
+            every rank has all of it. Without any, none does.
         """
         self._states, self._any_length = States({} if states is None else states), any_length
         self._traced, self._rows, self._exchange, self._after_last = traced, rows, exchange, after_last
         self._count = len(rows) - sum(map(len, taken))
         columns = columns or [tensor.shape for tensor in traced.inputs[: self._count]]
         self._given = [*columns, *(shape for batch in taken for shape in batch)]
-        self._shaped, self._xla = inference.of(traced.graph, columns, taken, fixed, any(rows)), xla
+        self._has_rows = list(held) or [False] * (len(traced.inputs) - self._count)
+        captured = [
+            tf.TensorShape([None, *one.shape[1:]]) if has else one.shape
+            for one, has in zip(traced.inputs[self._count :], self._has_rows, strict=True)
+        ]
+        has_rows = any(rows) or any(held)
+        self._shaped, self._xla = inference.of(traced.graph, [*columns, *captured], taken, fixed, has_rows), xla
         self._shaped.set_by_xla(xla is not None)
         self.drops_row = _drops_row(self._shaped)
         self._captured = len(traced.inputs) - self._count
@@ -77,12 +86,13 @@ class Partitioned:
         self._held = list(traced.captured_inputs)
         of_held = self._into_parts(slots) if slots is not None else self._keeping(sums)
         self.sums = P in of_held
+        of_held = [S(0) if has else label for label, has in zip(of_held, self._has_rows, strict=True)]
         labels = [*own[: self._count], *of_held, *own[self._count :]]
         self.plan = Plan(self._shaped, labels).finish([R] * len(self._shaped.outputs))
         if weights:
             wanted = set(map(id, weights))
-            held = zip(traced.captured_inputs, self._shaped.inputs[self._count :], strict=False)
-            inside = [handle for outside, handle in held if id(outside) in wanted]
+            pairs = zip(traced.captured_inputs, self._shaped.inputs[self._count :], strict=False)
+            inside = [handle for outside, handle in pairs if id(outside) in wanted]
             self.plan.gradients = schedule.gradients(self.plan, inside)
         self._made: dict[bool, Any] = {}
 
@@ -151,7 +161,9 @@ class Partitioned:
             mine = [leaf[low : low + rows] if has else leaf for leaf, has in zip(batch, self._rows, strict=True)]
             own = empty, self._after_last, self._states, self._any_length
             builder = Builder(self.plan, self._exchange, first, rows, total, *own)
-            inputs = [*mine[: self._count], *self._held, *mine[self._count :]]
+            pairs = zip(self._held, self._has_rows, strict=True)
+            captured = [one[first : first + rows] if has else one for one, has in pairs]
+            inputs = [*mine[: self._count], *captured, *mine[self._count :]]
             with self._xla() if self._xla is not None else contextlib.nullcontext():
                 return builder.run(inputs, [R] * len(self._shaped.outputs))
 

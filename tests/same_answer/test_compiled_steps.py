@@ -8,7 +8,7 @@ from tests.support.cases import compiled_steps
 
 FORMS = [
     *("gan", "Returned", "LazyVariables", "Nested", "Accumulating", "Sam", "Maml", "Summed", "Scaled", "Beside"),
-    *("Lengths", "Sliced", "Ragged", "Words", "Stateful", "Converted"),
+    *("Lengths", "Sliced", "Closure", "Ragged", "Words", "Stateful", "Converted"),
 ]
 
 
@@ -20,7 +20,9 @@ def test_the_answer_of_one_rank(ranks, form):
     same(results, rtol=1e-3 if form == "Scaled" else 1e-4, atol=1e-5)
     if form == "Sliced":
         assert all(said.calls["compare what step gets"] == 10 for size in (2, 3) for said in ranks.last[size])
-    if form == "Lengths":
+    if form == "Closure":
+        assert all("gets is split among" in ranks.last[size][0].output for size in (2, 3))
+    if form in ("Lengths", "Closure"):
         assert not [said for said in ranks.last[3] if "computed whole" in said.output]
 
 

@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings
@@ -57,6 +56,8 @@ from matex_tf.patches.shards import variable as in_parts
 from matex_tf.state import notes, run_state
 from matex_tf.watching.meter import Meter
 
+#: Rows of a batch that is known by closure; what has fewer may be anything.
+_FEWEST = 32
 #: Beginnings of the types of ops that change a variable.
 _CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceKeras")
 
@@ -113,7 +114,7 @@ class CompiledStep:
         if self._aside or any(one.is_own for one in given):
             return run(*args, **kwargs)
         from_loop = bool(loops or given or iteration.in_use() and self._may_take())
-        if not from_loop and not self._may_get(args, kwargs):
+        if not from_loop and not self._may_get():
             return run(*args, **kwargs)
         calls = growing_loop.of_job()
         trusted = contextlib.nullcontext if calls is None else calls.trusted
@@ -146,12 +147,12 @@ class CompiledStep:
             self._takes = taken.reaches(self._function().python_function, iteration.SharedIterator)
         return self._takes
 
-    def _may_get(self, args: Any, kwargs: Any) -> bool:
-        """Whether its arguments may be a batch that the script has made, in a step that trains."""
+    def _may_get(self) -> bool:
+        """Whether it may train on a batch that the script has made."""
         if self._gets is None:
             plain = world.current().guard is None and not sharing_report.speaks_of_ranks()
             self._gets = plain and taken.differentiates(self._function().python_function)
-        return self._gets and any(isinstance(one, (np.ndarray, tf.Tensor)) for one in tf.nest.flatten((args, kwargs)))
+        return self._gets
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         utils = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_type_utils")
@@ -198,6 +199,7 @@ class _Traced:
         self._any: dict[Any, Lengths[Partitioned]] = {}  # by what else steps are made for
         self._states: Shared = {}
         self._begun = self._is_whole = False
+        self._rows_by_closure: int | None = None
         self._counting = whole_step.counting(self)
         model_state.of(self).begin = False
         self._changes: dict[int, Values] = {}
@@ -213,14 +215,25 @@ class _Traced:
         return self._trains and not self._gives_gradients and self._differentiates
 
     def rows_of_all(self, flat: Sequence[Any]) -> int:
-        """The rows of the batch that it gets, if it trains and every rank has the same; 0 for none. All ranks come
-        here that call it with arrays."""
-        known = [tensor for tensor in flat if tensor.dtype not in HANDLES]
-        sizes = collections.Counter(int(one.shape[0]) for one in known if one.shape.rank and (one.shape[0] or 0) > 1)
-        if not self.trains or not sizes:
+        """The rows of the batch that it gets, or knows by closure, if it trains and every rank has the same; 0 for
+        none. All ranks come here that call it."""
+        if not self.trains:
             return 0
-        held = world.current().compare(row_slicing.checksum(known), f"compare what {self.name} gets")
-        return sizes.most_common(1)[0][0] if len(set(held)) == 1 else 0
+        known = [tensor for tensor in flat if tensor.dtype not in HANDLES]
+        if rows := _rows_of_most(known):
+            return rows if self._is_same(known) else 0
+        if self._rows_by_closure is None:
+            rows = _rows_of_most(constants := self._constants)
+            self._rows_by_closure = rows if rows >= _FEWEST and self._is_same(constants) else 0
+        return self._rows_by_closure
+
+    @property
+    def _constants(self) -> list[Any]:
+        return [tensor for tensor in self._concrete.captured_inputs if tensor.dtype not in HANDLES]
+
+    def _is_same(self, tensors: Sequence[Any]) -> bool:
+        held = world.current().compare(row_slicing.checksum(tensors), f"compare what {self.name} gets")
+        return len(set(held)) == 1
 
     def is_apart(self, flat: Sequence[Any]) -> bool:
         """Whether ranks have something of their own that it works on: states of metrics, or rows."""
@@ -245,7 +258,8 @@ class _Traced:
             known = [one for one in self._concrete.variables if id(one.handle) in places]
             replica_sync.begin(sorted(known, key=lambda one: places[id(one.handle)]))
         batches = [iterator.take_for_step() for iterator in self.iterators(flat)]
-        total = batches[0].total if batches else _rows_among(flat, {rows, *(loop.whole_rows for loop in loops)} - {0})
+        totals = {loop.whole_rows for loop in loops} | ({rows} if rows else set())
+        total = batches[0].total if batches else _rows_among([*flat, *self._concrete.captured_inputs], totals)
         if not batches and not (self._trains and total):
             if loops and not total:
                 self._tell_whole("nothing that it gets is as long as the batch")
@@ -319,19 +333,22 @@ class _Traced:
         """The function, rebuilt for batches of these shapes; None if every rank is to compute all of it."""
         traced = [tensor.shape for tensor in self._concrete.inputs[: len(leaves) - sum(counts)]]
         traced += [shape for _, batch in self.takes for shape in batch]
-        fixed = total if any(has and shape[0] is not None for has, shape in zip(mask, traced, strict=True)) else 0
+        held = [not any(mask) and not counts and _has_rows(one, total) for one in self._concrete.captured_inputs]
+        is_fixed = any(held) or any(has and shape[0] is not None for has, shape in zip(mask, traced, strict=True))
+        fixed = total if is_fixed else 0
         given = [
             tf.TensorShape([None, *leaf.shape[1:]]) if has else leaf.shape
             for leaf, has in zip(leaves, mask, strict=True)
         ]
         few = total < world.current().size  # some ranks have no rows, which takes a graph of its own
-        key = fixed, few, any(mask), tuple(tuple(shape.as_list()) for shape in given)
+        key = fixed, few, any(mask) or any(held), tuple(tuple(shape.as_list()) for shape in given)
         if key not in self._made:
             args = len(given) - sum(counts)
-            make = functools.partial(self._partitioned_for, args, counts, mask, fixed)
+            make = functools.partial(self._partitioned_for, args, counts, mask, fixed, held)
             if any(mask) or not counts:
+                why = "" if any(mask) or any(held) else "nothing that it gets is as long as the batch"
                 self._made[key] = self._any_length(given, mask, fixed, few, make) or self._rebuilt(
-                    given, mask, few, make
+                    given, why, few, make
                 )
             else:
                 self._made[key] = make(Ranks(), given, self._counting, xla=self._xla)
@@ -343,6 +360,7 @@ class _Traced:
         counts: Sequence[int],
         mask: Sequence[bool],
         fixed: int,
+        held: Sequence[bool],
         exchange: Exchange,
         columns: Sequence[Any],
         after_last: Any = None,
@@ -351,7 +369,7 @@ class _Traced:
         """The function for tensors of these shapes: those of its arguments, then of each batch that it takes."""
         rest = iter(columns[args:])
         taken = [list(itertools.islice(rest, count)) for count in counts]
-        more |= {"taken": taken, "fixed": fixed, "states": self._states}
+        more |= {"taken": taken, "fixed": fixed, "states": self._states, "held": held}
         return Partitioned(self._concrete, mask, exchange, columns[:args], after_last, **more)
 
     def _any_length(
@@ -372,12 +390,11 @@ class _Traced:
         lengths = self._any.setdefault((fixed, few, *mask), Lengths())
         return lengths.step(tuple(tuple(shape.as_list()) for shape in given), of_span)
 
-    def _rebuilt(self, given: Sequence[Any], mask: Sequence[bool], few: bool, make: Any) -> Partitioned | None:
-        """The function for batches of these shapes; None if every rank is to compute all of it."""
-        made = set(map(id, self._made.values()))
-        why = f"its batches have more than {MOST_SHAPES} different shapes" if len(made) >= MOST_SHAPES else ""
-        if not any(mask):
-            why = "nothing that it gets is as long as the batch"
+    def _rebuilt(self, given: Sequence[Any], why: str, few: bool, make: Any) -> Partitioned | None:
+        """The function for batches of these shapes; None if every rank is to compute all of it, with a line that says
+        why."""
+        if len(set(map(id, self._made.values()))) >= MOST_SHAPES:
+            why = why or f"its batches have more than {MOST_SHAPES} different shapes"
         if not why:
             try:
                 return self._checked(make(Ranks(), given, self._counting, xla=self._xla), few)
@@ -506,6 +523,15 @@ def _elsewhere() -> str:
 def _rows_among(flat: Sequence[Any], totals: set[int]) -> int:
     """The rows of the batch that is among what a function gets; 0 without any."""
     return next((total for tensor in flat for total in totals if _has_rows(tensor, total)), 0)
+
+
+def _rows_of_most(tensors: Sequence[Any]) -> int:
+    """The number of rows that tensors with the most elements have; 0 if none has more than one."""
+    sizes: collections.Counter[int] = collections.Counter()
+    for one in tensors:
+        if one.shape.rank and (one.shape[0] or 0) > 1:
+            sizes[int(one.shape[0])] += one.shape.num_elements() or 0
+    return sizes.most_common(1)[0][0] if sizes else 0
 
 
 def _has_rows(tensor: Any, total: int) -> bool:

@@ -82,10 +82,11 @@ def _known_to(one: Any) -> list[Any]:
     if isinstance(one, functools.partial):
         found += [one.func, *one.args, *one.keywords.values()]
     if hasattr(one, "__code__"):
-        found += [cell.cell_contents for cell in one.__closure__ or () if cell.cell_contents is not one]
-        names = {name for code in _codes(one) for name in code.co_names}
-        found += [one.__globals__[name] for name in names if name in one.__globals__]
-        found += [getattr(type(owner), name, None) for name in names if owner is not None]
+        names = sorted({name for code in _codes(one) for name in code.co_names})  # in one order on every rank
+        known = [cell.cell_contents for cell in one.__closure__ or () if cell.cell_contents is not one]
+        known += [one.__globals__[name] for name in names if name in one.__globals__]
+        kinds = dict.fromkeys(kind for holder in [owner, *known] for kind in type(holder).__mro__)
+        found += [*known, *(vars(kind)[name] for kind in kinds for name in names if name in vars(kind))]
     elif isinstance(one, dict):
         found += one.values()
     elif isinstance(one, (list, tuple)):

@@ -75,6 +75,16 @@ def filled(op: Any, rows: int) -> tuple[Affine, Any] | None:
     return Affine(per_row, rest), value.flat[0]
 
 
+def has_rows(op: Any, rows: int) -> bool:
+    """Whether the first axis of a constant is as long as the batch, such as a batch that a function knows by closure.
+
+    Args:
+        op: a Const of the traced graph. rows: the number of rows that the step was traced for.
+    """
+    shape = op.outputs[0].shape
+    return rows >= _FEW and bool(shape.rank) and shape[0] == rows and not _is(op, _SIZES)
+
+
 def opened(shape: Any, rows: int) -> Any:
     """The shape that a step asks a tensor to have, with the dimension open that counts rows.
 

@@ -208,6 +208,8 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
     filled = fixed_rows.filled(op, new.fixed) if new.fixed and op.type == "Const" else None
     if filled is not None:
         return integers.filled(*filled, op, new)
+    if new.fixed and op.type == "Const" and fixed_rows.has_rows(op, new.fixed):
+        return integers.by_row(op, new)
     values = integers.known(op, inputs, new)
     if values is not None and all(value.is_constant or integers.fits(value, new.prime, op) for value in values):
         outputs = [integers.made(value, tensor.dtype, new) for tensor, value in zip(op.outputs, values, strict=True)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
 
 from matex_tf.patches.partition.patterns import fixed_rows
@@ -121,6 +122,27 @@ def filled(shape: Affine, value: Any, op: Any, new: Shaped) -> tuple[list[Any], 
     for one in (given.op, rows.op):
         new.attributes[one] = dict(one.node_def.attr)
         new.ops.append(one)
+    return [rows], [rows.op]
+
+
+def by_row(op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
+    """The rows of a constant, one for each row of the batch: its tensor, and the op of that.
+
+    Args:
+        op: the constant of the traced step. new: the graph that is made.
+    """
+    count = made(Affine(np.ones((), np.int64), np.zeros((), np.int64)), tf.int32, new)
+    with tf_ops.name_scope(f"{op.name}/"):
+        value = tf.constant(tensor_util.MakeNdarray(op.get_attr("value")), op.outputs[0].dtype)
+        rows = tf.gather(value, tf.range(count))
+    todo, found = [rows.op], list[Any]()
+    while todo:
+        one = todo.pop()
+        if one not in new.attributes:
+            new.attributes[one] = dict(one.node_def.attr)
+            found.append(one)
+            todo += [tensor.op for tensor in one.inputs]
+    new.ops += reversed(found)
     return [rows], [rows.op]
 
 

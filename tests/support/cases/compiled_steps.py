@@ -305,6 +305,17 @@ class Sliced(_Step):
             return super().run([(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)])
 
 
+class Closure(_Step):
+    """One batch, which the step knows by closure: features that it captures, and classes that are in its graph."""
+
+    def run(self, data=None, epochs=2):
+        x, y = map(tf.constant, table(ROWS))
+        step = tf.function(lambda: self.step(x, y))
+        with mock.patch.object(sharing_report, "speaks_of_ranks", lambda: False):
+            said = [np.asarray(step()) for _ in range(3)]
+        return self.model.get_weights(), said
+
+
 class Stateful(_Step):
     """A recurrent layer that keeps a state for each row of a batch of a fixed size."""
 
