@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
 
 from matex_tf.patches.partition.patterns import fixed_rows
@@ -132,7 +131,7 @@ def by_row(op: Any, new: Shaped) -> tuple[list[Any], list[Any]]:
         op: the constant of the traced step. new: the graph that is made.
     """
     count = made(Affine(np.ones((), np.int64), np.zeros((), np.int64)), tf.int32, new)
-    with tf_ops.name_scope(f"{op.name}/"):
+    with tf.name_scope(f"{op.name}/"):
         value = tf.constant(tensor_util.MakeNdarray(op.get_attr("value")), op.outputs[0].dtype)
         rows = tf.gather(value, tf.range(count))
     todo, found = [rows.op], list[Any]()
