@@ -264,7 +264,7 @@ class _Rebuilt:
         error: why a step for a span cannot be made.
     """
 
-    error: CannotPartition | None = None
+    error: Exception | None = None
 
     def __init__(
         self,
@@ -319,8 +319,7 @@ class _Rebuilt:
         except CannotPartition as error:
             self.why_whole, self.error = str(error), error
         except Exception as error:  # whatever it is, what was traced is right
-            self.why_whole = whole_part.reason(error)
-            self.error = CannotPartition(self.why_whole)
+            self.why_whole, self.error = whole_part.reason(error), error
 
     @functools.cached_property
     def changes(self) -> Values:

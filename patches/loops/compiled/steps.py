@@ -42,7 +42,6 @@ from matex_tf.patches.loops import (
 from matex_tf.patches.loops.compiled import one_rank_trace, taken
 from matex_tf.patches.partition import whole_part
 from matex_tf.patches.partition.build import Exchange
-from matex_tf.patches.partition.labels import CannotPartition
 from matex_tf.patches.partition.lengths.any_length import MOST_SHAPES, Lengths, OfAnyLength, Span
 from matex_tf.patches.partition.philox import Shared
 from matex_tf.patches.partition.ranks import Ranks
@@ -110,8 +109,10 @@ class CompiledStep:
             run: what calls it with the patches.
             loops: the script is in, which give whole batches.
         """
+        if self._aside:
+            return run(*args, **kwargs)
         given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if isinstance(leaf, iteration.SharedIterator)]
-        if self._aside or any(one.is_own for one in given):
+        if any(one.is_own for one in given):
             return run(*args, **kwargs)
         from_loop = bool(loops or given or iteration.in_use() and self._may_take())
         if not from_loop and not self._may_get():
@@ -186,6 +187,7 @@ class _Traced:
         takes: for each batch that it takes by itself, the place of the iterator among its inputs, and the shapes of the
             tensors as they are traced.
         name: of the function.
+        trains: whether it takes gradients and changes variables.
     """
 
     def __init__(self, concrete: Any, name: str, xla: Any, differentiates: bool):
@@ -194,7 +196,7 @@ class _Traced:
         self.takes = inference.iterators(concrete.graph)
         changes = _changes(concrete.graph)
         self._trains, self._gives_gradients = changes or differentiates, differentiates and not changes
-        self._differentiates = differentiates
+        self.trains = changes and differentiates
         self._made: dict[Any, Partitioned | None] = {}
         self._any: dict[Any, Lengths[Partitioned]] = {}  # by what else steps are made for
         self._states: Shared = {}
@@ -208,11 +210,6 @@ class _Traced:
         """The tensors of arguments."""
         kind = self._concrete.function_type
         return list(kind.unpack_inputs(kind.bind(*args, **kwargs)))
-
-    @property
-    def trains(self) -> bool:
-        """Whether it takes gradients and changes variables."""
-        return self._trains and not self._gives_gradients and self._differentiates
 
     def rows_of_all(self, flat: Sequence[Any]) -> int:
         """The rows of the batch that it gets, or knows by closure, if it trains and every rank has the same; 0 for
@@ -380,12 +377,7 @@ class _Traced:
             return None
 
         def of_span(span: Span) -> Partitioned:
-            try:
-                return self._checked(OfAnyLength(span, self._concrete, make, Ranks(), self._counting), few)
-            except CannotPartition:
-                raise
-            except Exception as error:  # whatever it is, each shape may be rebuilt by itself
-                raise CannotPartition(str(error)) from error
+            return self._checked(OfAnyLength(span, self._concrete, make, Ranks(), self._counting), few)
 
         lengths = self._any.setdefault((fixed, few, *mask), Lengths())
         return lengths.step(tuple(tuple(shape.as_list()) for shape in given), of_span)

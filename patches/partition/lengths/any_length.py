@@ -154,7 +154,8 @@ class Lengths(Generic[T]):
 
         Args:
             sizes: shapes for which no step was made for themselves.
-            make: makes a step for any length, if it is time for one; raises CannotPartition if it cannot.
+            make: makes a step for any length, if it is time for one. Whatever it raises, each shape may be rebuilt by
+                itself.
         """
         for span, made in self._made:
             if span.fits(sizes):
@@ -175,7 +176,7 @@ class Lengths(Generic[T]):
         except NotLinear:
             self._stage += 1
             return None
-        except CannotPartition:
+        except Exception:
             return None
         self._made.append((span, made))
         return made if span.fits(sizes) else None
