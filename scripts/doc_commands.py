@@ -104,7 +104,7 @@ def wrong_matex(words: Sequence[str]) -> str:
         return f"matex-tf has no command {words[0]}"
     if words[0] == "horovodrun":
         return wrong_flags(words[1:], known_flags("horovodrun"), "matex-tf horovodrun", stop="python")
-    if words[0] in ("run", "plan", "sbatch") or (words[0] == "kube" and words[1].startswith("-")):
+    if words[0] in ("run", "plan", "sbatch") or (words[0] == "kube" and words[1:] and words[1].startswith("-")):
         return wrong_run(words[1:], words[0])
     if words[0] == "join":  # the job comes first, and the script may be that of the job
         return wrong_run([*words[2:], "train.py"], words[0])

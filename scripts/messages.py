@@ -42,6 +42,7 @@ PAGES = {
     "matex_tf/features/dynamics/": "surgery.md",
     "matex_tf/features/dynamics/options.py": "dynamics.md",
     "matex_tf/features/dynamics/patches/": "dynamics.md",
+    "matex_tf/features/kube/": "kubernetes.md",
     "matex_tf/features/label/": "label-reference.md",
     "matex_tf/features/label/command.py": "label.md",
     "matex_tf/features/plan/": "planning.md",
