@@ -20,7 +20,6 @@ COMMANDS = {
     name: Command(text, f"matex_tf.cli.{name}", needs_words)
     for name, text, needs_words in (
         ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
-        ("sbatch", "write a job script for Slurm, and submit it: matex-tf sbatch -n 16 --submit train.py", True),
         ("doctor", "check this machine, and say what to do", False),
         ("top", "show a running job, live: matex-tf top", False),
         ("join", "let ranks train in a running job as one more group: matex-tf join JOB -n 2", False),

@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import slurm_cluster
 from jobs import LAUNCHER
-from slurm_jobs import Batch, needs_slurm, sbatch, where_slurm_is
+from slurm_jobs import Batch, needs_slurm, sbatch
 
 from matex_tf.launch import slurm
 from tests.faults.test_faults_hosts import STEPS, survived
@@ -37,25 +36,6 @@ def go(folder: Path) -> None:
     """Let the ranks go on."""
     (folder / "on").touch()
     (folder / "go").touch()
-
-
-@where_slurm_is
-@pytest.mark.parametrize("faults", ["abort", pytest.param("shrink", marks=pytest.mark.slurm)])
-def test_submitted(cluster, tmp_path, faults):
-    """`matex-tf sbatch --submit` hands in a job that takes nodes and ranks from Slurm, and ends well.
-
-    With `shrink` ranks spin in Open MPI's failure detector until all have started, and kernels have been seen that let
-    nothing else run for minutes, so that tests beside it ended too: that is tried with `--slurm` alone.
-    """
-    (tmp_path / "script.py").write_text(STEPS)
-    go(tmp_path)
-    line = [LAUNCHER, "sbatch", "--nodes", "2", "--ntasks-per-node", "2", "--faults", faults, "--log", "out"]
-    batch = Batch(cluster, tmp_path, [*line, "--submit", "script.py"])
-    state = batch.end()
-    said = batch.said()
-    assert state["JobState"] == "COMPLETED" and state["ExitCode"] == "0:0", (state, said)
-    assert "matex_tf: 4 ranks on 2 nodes" in said and "died" not in said, said
-    survived(tmp_path, range(RANKS))
 
 
 @needs_slurm
@@ -151,52 +131,6 @@ def test_scancel(cluster, tmp_path, start):
     assert batch.end()["JobState"] == "CANCELLED"
     assert not batch.left() and "restart 1 of" not in batch.said(), batch.said()
     assert not list(tmp_path.glob("end.*"))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["s.py"], "how many ranks"),
-        (["-n", "2", "--slurm", "ib", "s.py"], "must be an option of sbatch"),
-        (["-n", "2", "missing.py"], "no script missing.py"),
-        (["-n", "2", "--file", "mine.sh", "s.py"], "mine.sh is there, and not written by matex-tf sbatch"),
-    ],
-)
-def test_sbatch_refuses(tmp_path, words, message):
-    """What cannot be a job is said, and no file is touched."""
-    (tmp_path / "s.py").touch()
-    (tmp_path / "mine.sh").write_text("mine")
-    done = subprocess.run([LAUNCHER, "sbatch", *words], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2 and message in done.stderr, done
-    assert (tmp_path / "mine.sh").read_text() == "mine" and len(list(tmp_path.iterdir())) == 2
-
-
-def test_job_script(tmp_path):
-    """Options of Slurm in its own names; checkpoints, requeue and the signal where there is something to go on from."""
-    (tmp_path / "a b.py").touch()
-
-    def written(*words):
-        line = [LAUNCHER, "sbatch", "-n", "16", "--file", "job", *words, "a b.py", "--epochs", "3"]
-        subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
-        subprocess.run(["bash", "-n", "job"], cwd=tmp_path, check=True)
-        return (tmp_path / "job").read_text()
-
-    text = written(
-        "--time=4:00:00", "--array=0-3", "--slurm=--constraint=ib", "--seed", "4", "--checkpoint-dir", "my dir"
-    )
-    for line in (
-        *("--ntasks=16", "--time=4:00:00", "--array=0-3", "--constraint=ib", "--output=a b-%A_%a.log"),
-        *("--no-kill", "--requeue", "--signal=B:USR1@120", "--open-mode=append"),
-    ):
-        assert f"#SBATCH {line}\n" in text, text
-    assert f"checkpoints='{tmp_path}/my dir'/$SLURM_ARRAY_TASK_ID\n" in text and "rmdir" not in text
-    assert "run --seed 4 --faults restart --resume on --checkpoint-dir \"$checkpoints\" 'a b.py' --epochs 3 &" in text
-    shrink = written("--faults", "shrink")
-    assert (
-        "--no-kill" in shrink and "--no-requeue" in shrink and "signal" not in shrink and "checkpoint-dir" not in shrink
-    )
-    abort = written("--faults", "abort")
-    assert "--no-kill" not in abort and "--no-requeue" in abort
 
 
 def test_tasks_of_each_node():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from jobs import LAUNCHER
 from slurm_jobs import Batch, needs_slurm
 
 pytestmark = pytest.mark.timeout(400)
@@ -68,63 +67,6 @@ def expect(folder: Path, number: str = "") -> None:
     """The losses are those of one process."""
     found = losses(folder, number)
     assert found == pytest.approx(alone(folder, number), rel=1e-5)
-
-
-def submit(cluster: slurm_cluster.Cluster, folder: Path, *words: str) -> Batch:
-    line = [LAUNCHER, "sbatch", "--nodes=2", "--ntasks-per-node=1", "--log", "out", *words, "--submit"]
-    return Batch(cluster, folder, [*line, "--seed", "4", "--checkpoint-seconds", "1", "train.py"])
-
-
-@needs_slurm
-def test_time_limit(cluster, folder):
-    """At the limit of a minute the job saves a checkpoint, is queued again, and ends with the losses of one process."""
-    batch = submit(cluster, folder, "--time", "1", "--seconds-to-save", "10")
-    said = batch.await_words("and the job ends, as SIGUSR1 asks", 100)
-    (folder / "again").touch()
-    batch.await_requeue()
-    state = batch.end(150)
-    said = batch.said()
-    assert state["JobState"] == "COMPLETED" and state["Restarts"] == "1", (state, said)
-    saved = re.search(r"the checkpoint of (step \d+ of epoch \d of fit 1) is saved", said)
-    assert saved and f"training continues at {saved[1]}" in said, said
-    expect(folder)
-    assert not list(folder.glob("checkpoints-*")), said
-
-
-@needs_slurm
-def test_array(cluster, folder):
-    """Each job of an array has checkpoints, a log and a requeue of its own."""
-    (folder / "again0").touch()
-    batch = submit(cluster, folder, "--array", "0-1", "--log", "out.%a")
-    batch.await_files("ready1.*", 2)
-    number, batch.number, batch.log = batch.number, f"{batch.number}_1", folder / "out.1"
-    cluster.ask("scancel", "--signal=USR1", "--batch", batch.number)
-    batch.await_words("and the job ends, as SIGUSR1 asks")
-    (folder / "again1").touch()
-    batch.await_requeue()
-    batch.end(150)
-    batch.number = f"{number}_0"
-    batch.end(150)
-    assert "training continues at step" in batch.said() and "SIGUSR1" not in (folder / "out.0").read_text()
-    first, second = losses(folder, "0"), losses(folder, "1")
-    assert first != second
-    expect(folder, "0"), expect(folder, "1")
-
-
-@needs_slurm
-def test_the_first_node_is_lost(cluster, folder):
-    """With the node of the job script the job is over; the same script, handed in again, goes on."""
-    batch = submit(cluster, folder, "--checkpoint-dir", "kept")
-    batch.await_files("kept/.matex-checkpoints/train/fit-*", 2)
-    (folder / "again").touch()
-    cluster.down("h1")
-    state = batch.end(60)
-    assert state["JobState"] != "COMPLETED" and not (folder / "result.json").exists(), (state, batch.said())
-    batch = Batch(cluster, folder, ["sbatch", "--parsable", "train.sbatch"])
-    state = batch.end(150)
-    said = batch.said()
-    assert state["JobState"] == "COMPLETED" and "training continues at step" in said, said
-    expect(folder)
 
 
 @needs_slurm

@@ -75,7 +75,6 @@ def test_files_of_such_a_script(tmp_path):
         ("PYTHON -m matex_tf train.ipynb", "jupyter nbconvert --to script train.ipynb"),
         ("head -c 200000 /dev/urandom | base64 | LAUNCHER run -n 2 -", "too long to be sent"),
         ("script -qec 'LAUNCHER run -n 2 -' /dev/null", "would have to be typed in"),
-        ("cat train.py | LAUNCHER sbatch -n 2 -", "save the script in a file"),
         ("echo 1 | PYTHON -m matex_tf -", "only matex-tf run can hand"),
     ],
 )
