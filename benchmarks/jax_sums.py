@@ -53,7 +53,7 @@ def measure(rounds: int) -> None:
 def _by_gloo(own: list[np.ndarray]) -> Callable[[], Any]:
     import jax
 
-    from matex_tf.patches.jax import team
+    from matex_tf.features.jax import team
 
     team.current().meet()
     device, place = team.current().device, team.current().place

@@ -148,7 +148,7 @@ def _applier(place: str, patch: str) -> Callable[[ModuleType], None]:
         if keras_lines.place(module.__name__) != place:  # of the other Keras, under the same name
             return
         kind = other_frameworks.backend() if module.__name__.startswith("keras.") else "tensorflow"
-        if kind != "tensorflow" and patch.removeprefix(f"{__name__}.") not in table.OTHER_BACKENDS.get(kind, ()):
+        if not table.serves(patch.removeprefix(f"{__name__}."), place, kind):
             return
         if place.startswith("tf_keras.") and _is_loading("tensorflow"):
             run_state.current().waiting.append(lambda: put_on(module))

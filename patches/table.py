@@ -123,26 +123,20 @@ PATCHES = (
     ("mlflow", "imports.trackers"),
     ("torch", "imports.other_frameworks"),
     ("jax", "imports.other_frameworks"),
-    ("jax", "jax.team"),
-    ("keras.src.backend.jax.trainer", "jax.trainer"),
 )
 
-#: The patches of modules of Keras that serve it with another backend too.
-OTHER_BACKENDS = {
-    "torch": ("imports.other_frameworks",),
-    "jax": (
-        "imports.other_frameworks",
-        "jax.trainer",
-        "fit.stopping",
-        "recording.progress",
-        "recording.recorder",
-        "saving.agreed_paths",
-        "saving.checkpoint_callbacks",
-        "saving.downloads",
-        "saving.log_callbacks",
-        "saving.model_files",
-    ),
-}
+#: The patches of modules of Keras that serve it with the backends of features too.
+ANY_BACKEND = (
+    "imports.other_frameworks",
+    "fit.stopping",
+    "recording.progress",
+    "recording.recorder",
+    "saving.agreed_paths",
+    "saving.checkpoint_callbacks",
+    "saving.downloads",
+    "saving.log_callbacks",
+    "saving.model_files",
+)
 
 #: Modules by which libraries keep what they open by its path.
 _STORES = (
@@ -190,6 +184,15 @@ STEP_PARTS = [
     ".fit.small_calls:Timing",
     ".recording.progress:Metered",
 ]
+
+
+def serves(patch: str, module: str, backend: str) -> bool:
+    """Whether a `patch` of a `module`, as in the tables, is for Keras on a `backend`: a feature may patch that too."""
+    if backend == "tensorflow" or patch == "imports.other_frameworks":
+        return True
+    return backend in registry.backends() and (
+        patch in ANY_BACKEND or module.startswith(f"keras.src.backend.{backend}.")
+    )
 
 
 def of_features() -> list[tuple[str, str]]:

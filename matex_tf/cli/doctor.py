@@ -16,6 +16,7 @@ from typing import Any
 from matex_tf.cli.checks import bytecode, foreign_names, gpus, layers, mpi_table
 from matex_tf.cli.checks.finding import Finding
 from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.features import registry
 from matex_tf.job import suggestions
 from matex_tf.job.command_line import Parser
 from matex_tf.launch import lifetime, mpirun_command, resources
@@ -133,11 +134,12 @@ def tensorflow() -> list[Finding]:
         _version("Keras", answer["keras"], _OLDEST_TENSORFLOW),
     ]
     backend = answer["backend"]
-    if backend == "jax":
-        findings.append(Finding("Keras backend", "jax: fit, evaluate and predict are shared out (docs/jax.md)"))
-    elif backend != "tensorflow":
-        advice = 'set KERAS_BACKEND=tensorflow or jax, or "backend" in ~/.keras/keras.json.'
+    served = registry.backends()
+    if backend not in served:
+        advice = f'set KERAS_BACKEND to {" or ".join(served)}, or "backend" in ~/.keras/keras.json.'
         findings.append(Finding("Keras backend", backend, "bad", advice))
+    elif backend != "tensorflow":
+        findings.append(Finding("Keras backend", f"{backend}: fit, evaluate and predict are shared out"))
     return [*findings, *gpus.findings(answer["gpus"], gpus.listed(), resources.cores().physical)]
 
 

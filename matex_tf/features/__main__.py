@@ -9,4 +9,5 @@ for name, feature in found().items():
     if feature.package:
         topics = [name] * bool(feature.settings) + [f"strategy {strategy}" for strategy in feature.strategies]
         flags = [one.flag for topic in topics if topic in known for one in Option.of(known[topic])]
-        print(feature.package, name, *feature.commands, *flags)
+        backends = [f"KERAS_BACKEND={backend}" for backend in feature.backends]
+        print(feature.package, name, *feature.commands, *backends, *flags)

@@ -56,6 +56,8 @@ class Feature:
         names: classes that `matex_tf` has under their own names, and the module of each.
         patches: modules that are patched, and the module of ours that patches each; rows as in `patches/table.py`.
         step_parts: classes of `patches.steps.step_part.StepPart`, as "package.module:Class".
+        backends: what Keras may compute with beside TensorFlow in trainings that the patches split: names as in
+            KERAS_BACKEND, which are those of their packages.
         starts: functions without arguments, as "package.module:function", that each process calls before its script.
         joins: a function, as "package.module:function", that takes the `watching.registry.Entry` of a running job, its
             file, and settings that are asked for, and gives the settings with which other ranks join it, as texts by
@@ -72,6 +74,7 @@ class Feature:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     patches: Sequence[tuple[str, str]] = ()
     step_parts: Sequence[str] = ()
+    backends: Sequence[str] = ()
     starts: Sequence[str] = ()
     joins: str = ""
     facts: str = ""
@@ -119,6 +122,13 @@ def features_in(path: Sequence[str]) -> dict[str, Feature]:
 def commands() -> dict[str, Command]:
     """The commands of all features, by their names."""
     return {name: one for feature in found().values() for name, one in feature.commands.items()}
+
+
+def backends() -> dict[str, str]:
+    """What Keras may compute with, as in KERAS_BACKEND, and what to install for it."""
+    return {"tensorflow": "matex_tf[cpu]"} | {
+        name: feature.package or name for feature in found().values() for name in feature.backends
+    }
 
 
 def start() -> None:
@@ -197,7 +207,7 @@ def installed_by(word: str) -> str:
     """What has a command or a setting that is not there, in brackets; "" if no feature that matex_tf knows of has it.
 
     Args:
-        word: a command, a flag, or an environment variable.
+        word: a command, a flag, an environment variable, or KERAS_BACKEND= with a value.
     """
     flag = "--" + word.removeprefix("MATEX_").lower().replace("_", "-") if word.startswith("MATEX_") else word
     for line in Path(__file__).with_name("known.txt").read_text(encoding="utf-8").splitlines():

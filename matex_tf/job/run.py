@@ -248,19 +248,21 @@ def check_packages() -> None:
     """See that what Keras will use is there, and served.
 
     Raises:
-        MissingPackage: TensorFlow, or JAX, is not installed.
+        MissingPackage: TensorFlow, or another backend that Keras is set to use, is not installed.
         SettingError: Keras is set to use something else.
     """
-    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend not in ("tensorflow", "jax"):
-        raise SettingError(
-            f"KERAS_BACKEND is {backend!r}, and matex_tf trains with TensorFlow and JAX: set it to tensorflow or jax."
-        )
+    from matex_tf.features import registry
     from matex_tf.patches.imports import other_frameworks
 
-    if other_frameworks.backend_asked_for() == "jax":
-        if importlib.util.find_spec("jax") is None:
-            raise MissingPackage(f"JAX is not installed in {sys.prefix}: pip install 'matex_tf[jax]'.")
+    served = registry.backends()
+    if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") not in served:
+        raise SettingError(
+            f"KERAS_BACKEND is {backend!r}, and matex_tf trains with {' and '.join(served)}: set it to "
+            f"{' or '.join(served)}{registry.installed_by(f'KERAS_BACKEND={backend}')}."
+        )
+    if (backend := other_frameworks.backend_asked_for()) in served and backend != "tensorflow":
+        if importlib.util.find_spec(backend) is None:
+            raise MissingPackage(f"{backend} is not installed in {sys.prefix}: pip install '{served[backend]}'.")
         return
     if importlib.util.find_spec("tensorflow") is None:
         raise MissingPackage(

@@ -29,16 +29,7 @@ OTHERS = {
     ),
     "keras": (
         "Keras on {backend}",
-        "matex_tf splits Keras on TensorFlow and on JAX: set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax",
-    ),
-    "jax_late": (
-        "Keras on JAX",
-        "set KERAS_BACKEND=jax before JAX is imported, and leave jax.distributed.initialize to matex_tf: the script "
-        "has used JAX before it imported Keras (docs/jax.md)",
-    ),
-    "jax_eager": (
-        "steps of Keras on JAX that are not compiled",
-        "leave out run_eagerly=True and jit_compile=False (docs/jax.md)",
+        "matex_tf splits Keras on TensorFlow: set KERAS_BACKEND=tensorflow",
     ),
     "torch": ("PyTorch", "matex_tf splits TensorFlow and Keras; PyTorch has torch.distributed"),
     "jax": ("JAX", "matex_tf splits TensorFlow, and fit of Keras; JAX has jax.distributed"),
@@ -89,11 +80,12 @@ def shared(training: bool = True) -> None:
     account.trained_together |= training
 
 
-def trained(what: str, **words: str) -> None:
+def trained(what: str, said: tuple[str, str] | None = None, **words: str) -> None:
     """Note that something trains on each rank by itself.
 
     Args:
-        what: a key of `OTHERS` or `OWN`.
+        what: a key of `OTHERS` or `OWN`, or one of a feature's.
+        said: a feature's name for it, and what to do.
         words: for the places in its text.
 
     Raises:
@@ -102,7 +94,7 @@ def trained(what: str, **words: str) -> None:
     account = run_state.current().part(Account)
     if what in account.alone or wrapping.is_aside() or wrapping.alone():
         return
-    name, advice = OTHERS.get(what) or OWN[what]
+    name, advice = said or OTHERS.get(what) or OWN[what]
     account.alone[what] = name.format(**words), advice
     if settings.current().require_sharing:
         error = MatexError(  # AutoGraph makes a longer one of it
@@ -147,7 +139,7 @@ def finish() -> None:
 
 def summary(account: Account, size: int) -> str:
     """What the `account` of so many ranks, `size`, comes to, in words; empty where all is well."""
-    alone = {what: said for what, said in account.alone.items() if what in OTHERS or not account.trained_together}
+    alone = {what: said for what, said in account.alone.items() if what not in OWN or not account.trained_together}
     if not alone:
         if account.shared or not any(name in sys.modules for name in _FRAMEWORKS) or speaks_of_ranks():
             return ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from matex_tf.features import registry
 from matex_tf.patches.common import log_once, sharing_report, under_way, wrapping
 
 _NAMES = {"torch": "PyTorch", "jax": "JAX"}
@@ -26,11 +27,11 @@ def install(module: ModuleType) -> None:
     if module.__name__.startswith("keras."):
         _other_backend(module)
         return
-    served = module.__name__ == backend_asked_for() == "jax"
+    served = module.__name__ == backend_asked_for() and module.__name__ in registry.backends()
     if not served and not wrapping.is_aside() and not wrapping.alone() and _imported_by_script():
         log_once.log(
             f"{_NAMES[module.__name__]} is imported: matex_tf does not split what it trains, and each rank trains all "
-            "of it. It splits TensorFlow, and Keras on it or on JAX"
+            f"of it. It splits TensorFlow, and Keras on {' or '.join(registry.backends())}"
         )
     if module.__name__ == "torch":
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
@@ -64,12 +65,12 @@ def backend_asked_for() -> str:
 
 def _other_backend(module: ModuleType) -> None:
     kind = backend()
-    if kind in ("tensorflow", "jax") or wrapping.is_aside() or wrapping.alone():
+    if kind in registry.backends() or wrapping.is_aside() or wrapping.alone():
         return
     if module.__name__ == "keras.src.backend":
         log_once.log(
             f"Keras computes with {kind}: matex_tf does not split what it trains, and each rank trains all of it. Set "
-            "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax"
+            f"KERAS_BACKEND to {' or '.join(registry.backends())}"
         )
     else:
         _before(module.BaseOptimizer, "apply", lambda *_, **__: sharing_report.trained("keras", backend=kind))
@@ -97,12 +98,9 @@ def _unless_divided(name: str, *_: Any, **__: Any) -> None:
         divided = bool(asks and asks())
     except (AttributeError, RuntimeError):  # a framework that was built without it
         divided = False
-    if name == backend() == "torch":
+    if name == backend() not in registry.backends():
         sharing_report.trained("keras", backend=name)
-    elif name == backend() == "jax":
-        if not under_way.now().in_step:
-            sharing_report.trained(name)
-    elif not divided:
+    elif not (under_way.now().in_step if name == backend() else divided):
         sharing_report.trained(name)
 
 

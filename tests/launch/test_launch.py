@@ -536,7 +536,7 @@ def test_clear_start_errors(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
     cases = [
         ({"PYTHONPATH": str(tmp_path)}, "TensorFlow is not installed", 1),
-        ({"KERAS_BACKEND": "torch"}, "KERAS_BACKEND is 'torch', and matex_tf trains with TensorFlow and JAX", 2),
+        ({"KERAS_BACKEND": "torch"}, "KERAS_BACKEND is 'torch', and matex_tf trains with tensorflow", 2),
         ({"MATEX_SEED": "soon"}, "MATEX_SEED is 'soon'", 2),
     ]
     for environ, message, code in cases:

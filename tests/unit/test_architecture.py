@@ -92,7 +92,6 @@ ROOMS: dict[str, str] = {
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
     "patches.steps": "patches patches.common",
-    "patches.jax": "core readers watching patches.common patches.fit patches.imports patches.steps",
     "patches.recording": (
         "core exchange strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
         " patches.steps"
@@ -100,7 +99,7 @@ ROOMS: dict[str, str] = {
     "patches.saving": "core storage patches.common patches.keras patches.fit patches.shards",
     "patches.files": "core layer patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
-    "patches.imports": "core readers patches patches.common patches.files",
+    "patches.imports": "core features readers patches patches.common patches.files",
     "patches.loops": (
         "core exchange strategies watching patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.keras patches.saving patches.sources patches.turns patches.loops.compiled"

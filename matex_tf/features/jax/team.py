@@ -23,15 +23,20 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import ports, world
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features.jax.place import Place, is_divided, is_of_all
 from matex_tf.patches.common import log_once, sharing_report, wrapping
 from matex_tf.patches.imports import other_frameworks
-from matex_tf.patches.jax.place import Place, is_divided, is_of_all
 from matex_tf.state import run_state
 
 #: Settings that must be left as they are: they change steps or exchanges, and JAX has its own. Of `faults` see below.
 _LEFT_OUT = (
     *("batch", "data", "rows", "batch_norm", "loss", "reproducible", "shard", "strategy", "transport"),
     "codec",
+)
+_LATE = (
+    "Keras on JAX",
+    "set KERAS_BACKEND=jax before JAX is imported, and leave jax.distributed.initialize to matex_tf: the script has "
+    "used JAX before it imported Keras (docs/jax.md)",
 )
 _SECONDS = 120  # for all ranks to have come to their import of JAX
 
@@ -122,7 +127,7 @@ def join() -> bool:
         jax.config.update("jax_enable_preemption_service", False)
     ranks = world.current()
     if _is_late():
-        sharing_report.trained("jax_late")
+        sharing_report.trained("jax_late", _LATE)
         return False
     own = _own_address()
     _listen_at(own)

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.timeout(1500),  # with --all the first test waits for all cases
 ]
 
-SCRIPT = str(Path(__file__).parents[1] / "support" / "jax_rank.py")
+SCRIPT = str(Path(__file__).with_name("jax_rank.py"))
 FIRST = ("plain", "own_step", "other_rows")
 CASES = (
     *(*FIRST, "convolution", "sources", "optimizers", "several_inputs", "stops", "eager", "tf_data"),

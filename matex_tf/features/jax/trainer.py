@@ -14,12 +14,16 @@ from typing import Any
 from matex_tf import settings
 from matex_tf.core import trace, world
 from matex_tf.errors import MatexError
+from matex_tf.features.jax import distribution, step, team
 from matex_tf.patches.common import model_state, sharing_report, under_way, wrapping
 from matex_tf.patches.fit import asked
-from matex_tf.patches.jax import distribution, step, team
 from matex_tf.patches.steps import counting
 from matex_tf.readers import of_all_ranks, own_rows
 
+_EAGER = (
+    "steps of Keras on JAX that are not compiled",
+    "leave out run_eagerly=True and jit_compile=False (docs/jax.md)",
+)
 _KINDS = ("train", "test", "predict")
 _STATE = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
 
@@ -70,7 +74,7 @@ class StepFunction:
         if self._compiled:
             sharing_report.shared(training)
         elif training:
-            sharing_report.trained("jax_eager")
+            sharing_report.trained("jax_eager", _EAGER)
         if training and counting.count():
             self._model._jax_state = dict(zip(_STATE, state, strict=True))  # what it has was given away to the step
             self._model.jax_state_sync()

@@ -14,9 +14,9 @@ import numpy as np
 from matex_tf.core import trace, world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import RanksDisagree
+from matex_tf.features.jax import place as places
+from matex_tf.features.jax import team as team_module
 from matex_tf.patches.common import log_once, under_way
-from matex_tf.patches.jax import place as places
-from matex_tf.patches.jax import team as team_module
 from matex_tf.state import run_state
 from matex_tf.watching.meter import Meter
 

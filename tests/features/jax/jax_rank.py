@@ -1,6 +1,6 @@
 """Trainings of Keras on JAX, run by one rank or by many; what each comes to is pickled.
 
-python tests/support/jax_rank.py FOLDER [CASE ...]
+python tests/features/jax/jax_rank.py FOLDER [CASE ...]
 """
 
 from __future__ import annotations

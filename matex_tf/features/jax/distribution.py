@@ -19,9 +19,9 @@ from typing import Any
 
 from matex_tf.core import world
 from matex_tf.errors import MatexError
+from matex_tf.features.jax import team
+from matex_tf.features.jax.place import Place
 from matex_tf.patches.common import log_once, under_way, wrapping
-from matex_tf.patches.jax import team
-from matex_tf.patches.jax.place import Place
 
 
 def begin() -> None:
