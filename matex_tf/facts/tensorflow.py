@@ -133,7 +133,7 @@ DRAWS = (
     Fact("tensorflow.python.ops.stateful_random_ops", "Generator", "__init__ _prepare_key_counter", "draws by row"),
 )  # fmt: skip
 
-#: Files, sessions and what runs ranks of its own.
+#: Files, and what runs ranks of its own.
 REST = (
     Fact("tensorflow", "train", "Checkpoint Checkpoint.__init__ Checkpoint._write CheckpointManager._record_state",
          "rank 0 writes"),
@@ -144,15 +144,6 @@ REST = (
          "_record_state _record_and_sweep_state", "rank 0 writes"),
     Fact("tensorflow.python.saved_model.save", "", "save", "rank 0 writes"),
     Fact("tensorflow.python.ops.summary_ops_v2", "", "create_file_writer_v2", "rank 0 writes"),
-    Fact("tensorflow.python.summary.writer.event_file_writer", "EventFileWriter",
-         "add_event flush close reopen", "rank 0 writes"),
-    Fact("tensorflow.python.training.saver", "Saver", "_last_checkpoints", "rank 0 writes"),
-    Fact("tensorflow", "compat.v1.train.Saver", "save restore", "rank 0 writes"),
-    Fact("tensorflow", "compat.v1.train.SessionManager", "prepare_session", "rank 0 writes"),
-    Fact("tensorflow", "compat.v1.train.CheckpointSaverHook", "_save after_create_session", "rank 0 writes"),
-    Fact("tensorflow", "compat.v1.train.Optimizer", "compute_gradients apply_gradients",
-         "gradients of sessions are exchanged"),
-    Fact("tensorflow", "compat.v1.Session|compat.v1.InteractiveSession", "__init__ run", "feeds are shared out"),
     Fact("tensorflow", "distribute", "get_strategy MirroredStrategy MultiWorkerMirroredStrategy",
          "strategies of TensorFlow are one rank each"),
     Fact("tensorflow.python.distribute.collective_all_reduce_strategy", "CollectiveAllReduceExtended",

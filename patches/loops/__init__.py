@@ -8,5 +8,5 @@
 - `compiled`: compiled functions that get whole batches, and share them out by themselves.
 - `files`: checkpoints, saved models and summaries.
 
-It may import the other rooms of patches but sessions. Start reading in iteration.py.
+It may import the other rooms of patches. Start reading in iteration.py.
 """

@@ -28,7 +28,7 @@ from matex_tf.state import run_state
 
 
 class _InSessions(list[Callable[[Sequence[Any], Sequence[str]], list[Any]]]):
-    """Of a run: what averages in the graph of a session; one, once sessions are patched."""
+    """Of a run: what averages in the graph of a session; one, if a feature does."""
 
 
 def average_sessions_by(average: Callable[[Sequence[Any], Sequence[str]], list[Any]]) -> None:
@@ -70,11 +70,10 @@ def average(gradients: Any, variables: Any = None) -> Any:
         labels = optimizer.paths(tf.nest.flatten(variables))
     if in_session:
         given = [place for place, one in enumerate(flat) if one is not None]
-        averaged = run_state.part(_InSessions)[0](
-            [_dense(flat[place]) for place in given], [labels[place] for place in given]
-        )
-        for place, value in zip(given, averaged, strict=True):
-            flat[place] = value
+        for average_there in run_state.part(_InSessions):
+            averaged = average_there([_dense(flat[place]) for place in given], [labels[place] for place in given])
+            for place, value in zip(given, averaged, strict=True):
+                flat[place] = value
         return tf.nest.pack_sequence_as(gradients, flat)
     position.touch()
     sharing_report.uncovered("a loop of the script's own")

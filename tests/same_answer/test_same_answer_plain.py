@@ -10,7 +10,7 @@ import pytest
 from compare import difference
 from pool import THREADS
 
-from tests.support.cases import callbacks, data, loops, models, options, sessions
+from tests.support.cases import callbacks, data, loops, models, options
 from tests.support.named import label, path_of
 
 CASES = [
@@ -22,7 +22,6 @@ CASES = [
     models.own_train_step,
     callbacks.early_stopping,
     loops.guide,
-    sessions.trained,
 ]
 
 

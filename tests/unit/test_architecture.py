@@ -108,9 +108,6 @@ ROOMS: dict[str, str] = {
         "core exchange strategies watching patches.common patches.loops patches.partition patches.partition.lengths"
         " patches.partition.rules patches.partition.shapes patches.checking patches.recovery patches.shards"
     ),
-    "patches.sessions": (
-        "core exchange patches.common patches.data patches.keras patches.loops patches.saving patches.sources"
-    ),
     "job": (
         "core layer exchange launch launch.warm faults watching patches patches.common"
         " patches.files patches.imports features"

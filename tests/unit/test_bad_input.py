@@ -1,6 +1,7 @@
 """What cannot be trained on many ranks: every rank stops with a message that names what differs, and where."""
 
 import pytest
+import there
 from compare import alike
 
 from tests.support.cases import bad
@@ -31,6 +32,8 @@ REFUSED = [
     (bad.loop, {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways"]),
     (bad.loop, {"how": "metric"}, "RanksDisagree", ["rank 1", "different ways", "merge metrics"]),
     (bad.loop, {"how": "optimizer"}, "RanksDisagree", ["rank 1", "weights of a loop"]),
+]
+SESSIONS = [
     (bad.session, {"how": "variable"}, "RanksDisagree", ["rank 1", "w:0"]),
     (bad.session, {"how": "leaves"}, "RanksDisagree", ["rank 1", "different ways", "write"]),
 ]
@@ -38,8 +41,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(
     ("case", "arguments", "error", "words"),
-    REFUSED,
-    ids=["-".join([case.__name__, *arguments.values()]) for case, arguments, _, _ in REFUSED],
+    [*REFUSED, *(there.case("sessions", *one) for one in SESSIONS)],
+    ids=["-".join([case.__name__, *arguments.values()]) for case, arguments, _, _ in (*REFUSED, *SESSIONS)],
 )
 def test_refused(ranks, case, arguments, error, words):
     """All ranks raise, none hangs, and the message says what differs."""

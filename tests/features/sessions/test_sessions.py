@@ -1,9 +1,17 @@
 """Graphs and sessions of TensorFlow 1 on N ranks: variables, and what is fetched, as on one."""
 
-import pytest
-from compare import same
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
 
-from tests.support.cases import sessions
+import pytest
+from compare import difference, same
+from pool import THREADS
+
+from tests.features.sessions.cases import sessions
+from tests.support.named import path_of
 
 CASES = {
     "minimize": {},
@@ -45,6 +53,13 @@ def test_own_rows(ranks, rows):
 def test_initialized(ranks, how):
     """Every rank starts from rank 0's values."""
     same(ranks(sessions.initialized, how=how))
+
+
+def test_one_rank_is_plain(ranks, tmp_path):
+    """To the bit, as in tests/same_answer/test_same_answer_plain.py."""
+    script, path, file = Path(__file__).parents[2] / "support" / "plain.py", path_of(sessions.trained), tmp_path / "out"
+    subprocess.run([sys.executable, script, file, path], check=True, timeout=240, env={**os.environ, **THREADS})
+    assert not list(difference(pickle.loads(file.read_bytes())[path], ranks(sessions.trained, (1,))[1][0], 0.0, 0.0))
 
 
 def test_files(ranks):

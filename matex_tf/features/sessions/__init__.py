@@ -8,5 +8,17 @@
 - `variables`: rank 0's values, wherever they are initialized or restored.
 - `files`: savers, checkpoints of monitored sessions and event files are written once.
 
-It may import the other rooms of patches. Start reading in session_run.py.
+It may import core, exchange and patches. Start reading in session_run.py.
 """
+
+from matex_tf.features import Feature
+
+
+def register() -> Feature:
+    """What this feature adds."""
+    here = "matex_tf.features.sessions"
+    return Feature(
+        patches=tuple(("tensorflow", f"{here}.{one}") for one in ("updates", "session_run", "files")),
+        facts=f"{here}.facts:FACTS",
+        package="matex_tf",
+    )

@@ -22,10 +22,10 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.exchange import tf_op
+from matex_tf.features.sessions import exchange_order, graph_state, variables
 from matex_tf.patches.common import log_once, sharing_report, wrapping
 from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.common.row_slicing import RowRange
-from matex_tf.patches.sessions import exchange_order, graph_state, variables
 from matex_tf.patches.sources import batch_ownership as guesses
 from matex_tf.state import notes
 

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.core import world
+from matex_tf.features.sessions import graph_state
 from matex_tf.patches.common import batch_share
-from matex_tf.patches.sessions import graph_state
 
 
 def in_graph() -> batch_share.StepShare:

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf.core import world
+from matex_tf.features.sessions import variables
 from matex_tf.patches.common import wrapping
 from matex_tf.patches.common.active_flag import alone
 from matex_tf.patches.loops.files import on_rank_0
 from matex_tf.patches.saving import agreed_paths, model_files
-from matex_tf.patches.sessions import variables
 
 
 def install(module: ModuleType) -> None:

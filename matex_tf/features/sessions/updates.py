@@ -14,11 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.features.sessions import exchange_order, feed_share
 from matex_tf.patches.common import batch_share, wrapping
 from matex_tf.patches.keras import optimizer
 from matex_tf.patches.loops import gradient_updates as loop_updates
 from matex_tf.patches.loops import position, replica_sync
-from matex_tf.patches.sessions import exchange_order, feed_share
 
 
 def install(module: ModuleType) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.sessions import graph_state
+from matex_tf.features.sessions import graph_state
 
 _SECONDS = 0.1  # after which a waiting op looks whether its run has been given up
 
