@@ -17,11 +17,11 @@ from types import ModuleType
 import wrapt
 
 from matex_tf import settings
+from matex_tf.core import starting
 from matex_tf.patches import table
 from matex_tf.patches.common import keras_lines
-from matex_tf.patches.table import FILES, PATCHES, RECORDING
+from matex_tf.patches.table import FILES, PATCHES
 from matex_tf.state import run_state
-from matex_tf.verifying import record
 
 
 def install(seed: int | None = None) -> None:
@@ -72,17 +72,14 @@ def _patch_imports() -> None:
 
     dataset_alias.install()
     registry.start()
-    for module, patch in (*(RECORDING if recorded() else ()), *PATCHES, *_of_files()):
+    for module, patch in table.recording() if starting.recorded() else ():
+        _register(module, patch)
+    for module, patch in (*PATCHES, *_of_files()):
         _register(module, f"{__name__}.{patch}")
     for module, patch in table.of_features():
         _register(module, patch)
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
     garbage.install()
-
-
-def recorded() -> bool:
-    """Whether what the script computes is written down."""
-    return record.active()
 
 
 def install_recording(seed: int) -> None:
@@ -95,8 +92,10 @@ def install_recording(seed: int) -> None:
 
     seeds.use(seed)
     orders = ("keras.src.backend.tensorflow.trainer", "data.epoch_orders"), ("tensorflow", "division.epoch_draws")
-    for module, patch in (("tensorflow", "common.seeds"), *orders, *RECORDING):
+    for module, patch in (("tensorflow", "common.seeds"), *orders):
         _register(module, f"{__name__}.{patch}")
+    for module, patch in table.recording():
+        _register(module, patch)
     wrapt.register_post_import_hook(_apply_waiting, "tensorflow")
 
 

@@ -64,7 +64,7 @@ PATCHES = (
     ("keras.src.callbacks.callback_list", "fit.stopping"),
     ("keras.src.callbacks.callback_list", "recovery.resume_fit"),
     ("keras.src.callbacks.callback_list", "saving.agreed_paths"),
-    ("keras.src.callbacks.callback_list", "recording.progress"),
+    ("keras.src.callbacks.callback_list", "steps.progress"),
     ("keras.src.callbacks.model_checkpoint", "saving.checkpoint_callbacks"),
     ("keras.src.callbacks.backup_and_restore", "saving.checkpoint_callbacks"),
     ("keras.src.callbacks.orbax_checkpoint", "saving.orbax_checkpoint"),
@@ -106,7 +106,7 @@ PATCHES = (
     ("tf_keras.src.callbacks", "saving.agreed_paths"),
     ("tf_keras.src.callbacks", "saving.checkpoint_callbacks"),
     ("tf_keras.src.callbacks", "saving.log_callbacks"),
-    ("tf_keras.src.callbacks", "recording.progress"),
+    ("tf_keras.src.callbacks", "steps.progress"),
     ("tf_keras.src.distribute.worker_training_state", "saving.checkpoint_callbacks"),
     ("tf_keras.src.saving.saving_api", "saving.model_files"),
     ("tf_keras.src.saving.saving_api", "saving.agreed_paths"),
@@ -126,8 +126,7 @@ PATCHES = (
 ANY_BACKEND = (
     "imports.other_frameworks",
     "fit.stopping",
-    "recording.progress",
-    "recording.recorder",
+    "steps.progress",
     "saving.agreed_paths",
     "saving.checkpoint_callbacks",
     "saving.downloads",
@@ -156,20 +155,6 @@ FILES = (
     ("tensorflow", "files.handles.records"),
 )
 
-#: The same for `matex-tf verify`, which wants to know what a script computes; also on one rank. They come first, and so
-#: see what the other patches give to Keras.
-RECORDING = (
-    ("keras.src.callbacks.callback_list", "recording.recorder"),
-    ("keras.src.backend.tensorflow.trainer", "recording.recorder"),
-    ("keras.src.backend.jax.trainer", "recording.recorder"),
-    ("keras.src.optimizers.base_optimizer", "recording.own_loops"),
-    ("tf_keras.src.callbacks", "recording.keras2"),
-    ("tf_keras.src.engine.training", "recording.keras2"),
-    ("tf_keras.src.optimizers.optimizer", "recording.keras2"),
-    ("tf_keras.src.optimizers.legacy.optimizer_v2", "recording.keras2"),
-    ("tf_keras.src.mixed_precision.loss_scale_optimizer", "recording.keras2"),
-)
-
 #: What happens around each step of a model: classes of `steps.step_part.StepPart`, in their order. A dot: in here.
 STEP_PARTS = [
     ".keras.metrics:OwnStates",
@@ -179,8 +164,13 @@ STEP_PARTS = [
     ".fit.step.exchanging:Exchanging",
     ".fit.step.ghosts:Ghosts",
     ".fit.small_calls:Timing",
-    ".recording.progress:Metered",
+    ".steps.progress:Metered",
 ]
+
+
+def any_backend() -> list[str]:
+    """`ANY_BACKEND`, then what features have of the kind."""
+    return [*ANY_BACKEND, *(one for feature in registry.found().values() for one in feature.any_backend)]
 
 
 def serves(patch: str, module: str, backend: str) -> bool:
@@ -188,13 +178,18 @@ def serves(patch: str, module: str, backend: str) -> bool:
     if backend == "tensorflow" or patch == "imports.other_frameworks":
         return True
     return backend in registry.backends() and (
-        patch in ANY_BACKEND or module.startswith(f"keras.src.backend.{backend}.")
+        patch in any_backend() or module.startswith(f"keras.src.backend.{backend}.")
     )
 
 
 def of_features() -> list[tuple[str, str]]:
     """The rows of features, with the whole name of each of their modules; they are put on after those of the core."""
     return [row for feature in registry.found().values() for row in feature.patches]
+
+
+def recording() -> list[tuple[str, str]]:
+    """The rows of features for scripts that are recorded."""
+    return [row for feature in registry.found().values() for row in feature.recording]
 
 
 def step_parts() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from matex_tf import settings
-from matex_tf.core import row_partition
+from matex_tf.core import row_partition, starting
 from matex_tf.core.row_partition import Interleaving, span
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted, shortened
@@ -20,7 +20,6 @@ from matex_tf.readers.safety.limits import room
 from matex_tf.readers.tables.table import Arrays, Table, rows_with_gaps, take_rows
 from matex_tf.readers.tf_pipeline import AsOneRank, pipeline
 from matex_tf.state import notes
-from matex_tf.verifying import record
 
 #: Of `one_hot`: for labels that are classes.
 AUTO = "auto"
@@ -184,7 +183,7 @@ class Shard:
             A `tf.data.Dataset` of (inputs, labels), or of inputs. It takes the place of arrays in `fit`, `evaluate` and
             `predict`; `map` and `prefetch` may follow it.
         """
-        if record.active() and self.size > 1:
+        if starting.recorded() and self.size > 1:
             return pipeline(AsOneRank(self), batch_size, shuffle, seed, (self.rank, self.size))
         return pipeline(self, batch_size, shuffle, seed)
 

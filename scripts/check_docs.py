@@ -25,7 +25,7 @@ EXAMPLES = {
     "matex_tf/core/transport/files.py",
     "matex_tf/strategies/clipped.py",
     "patches/saving/summary.py",
-    "patches/recording/rows_of_steps.py",
+    "patches/steps/rows_of_steps.py",
     "readers/formats/flt.py",
 }
 GENERATED = {"docs/images/rooms.svg", "docs/images/patches.svg"}

@@ -14,7 +14,6 @@ from typing import Any
 
 import compare
 import pytest
-import verified
 import warm
 from pool import CASE_SECONDS, Case, Outcome, Pool, plan
 
@@ -109,27 +108,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "smoke: tried with the oldest TensorFlow and Python in every run of .ci/run")
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(WarmServer())
+    if config.getoption("--verify"):
+        config.pluginmanager.register(importlib.import_module("tests.features.verify.verified"), "verified")
     if schedule := config.getoption("--schedule"):
         os.environ.update(MATEX_SCHEDULE=schedule, MATEX_BUCKET_MB="1", MATEX_TEST_BUCKET_BYTES="256")
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """What `matex-tf verify` has said of a case, as it comes."""
-    for line in verified.said(report) if not os.environ.get("PYTEST_XDIST_WORKER") else ():
-        print(f"\n{report.nodeid}: {line}", flush=True)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What `matex-tf verify` has said of cases, where it was asked."""
-    if terminalreporter.config.getoption("--verify"):
-        reports = [one for kind in ("passed", "failed") for one in terminalreporter.stats.get(kind, [])]
-        terminalreporter.write_line(verified.summary(reports))
 
 
 class Ranks:
     """Runs cases; what the fixture `ranks` gives."""
 
-    def __init__(self, pool: Pool, sizes: tuple[int, ...], recorded: verified.Recorded | None = None):
+    def __init__(self, pool: Pool, sizes: tuple[int, ...], recorded: Any = None):
         self._pool = pool
         self.sizes = sizes
         self.recorded = recorded
@@ -166,8 +154,7 @@ class Ranks:
         """The same, with the outcome of each rank, errors among them."""
         outcomes: dict[int, list[Outcome]] = {}
         sizes = sizes or self.sizes
-        another = named.label(case) in verified.OTHER_ON_ONE_RANK
-        if self.recorded is not None and 1 in sizes and max(sizes) > 1 and not another:
+        if self.recorded is not None and self.recorded.judges(case, sizes):
             outcomes = self.recorded.run(case, sizes, kwargs, seconds)
         for groups in () if outcomes else plan(sizes):
             for group, result in zip(groups, self._pool.run(case, groups, kwargs, seconds), strict=True):
@@ -248,7 +235,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """The four ranks."""
-    ranks = verified.recording_pool() if request.config.getoption("--verify") else Pool()
+    verified = request.config.pluginmanager.get_plugin("verified")
+    ranks = verified.recording_pool() if verified else Pool()
     yield ranks
     ranks.close()
 
@@ -258,7 +246,8 @@ def any_ranks(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """What `ranks` is for fixtures that serve several tests."""
     text = request.config.getoption("--sizes")
     sizes = (1, 3) if request.config.getoption("--all") else (1, 2)
-    recorded = verified.Recorded(pool) if request.config.getoption("--verify") else None
+    verified = request.config.pluginmanager.get_plugin("verified")
+    recorded = verified.Recorded(pool) if verified else None
     yield Ranks(pool, tuple(int(size) for size in text.split(",")) if text else sizes, recorded)
     if recorded is not None:
         recorded.close()
@@ -274,7 +263,7 @@ def ranks(any_ranks: Ranks, request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield any_ranks
         return
     any_ranks.recorded.forget()
-    compare.hearing[:] = [verified.Asked(any_ranks.recorded, request)]
+    compare.hearing[:] = [any_ranks.recorded.asked(request)]
     yield any_ranks
     compare.hearing.clear()
 

@@ -24,7 +24,6 @@ COMMANDS = {
         ("top", "show a running job, live: matex-tf top", False),
         ("join", "let ranks train in a running job as one more group: matex-tf join JOB -n 2", False),
         ("trace", "say where the time of a step went: matex-tf trace FILE.json", True),
-        ("verify", "compare a training on N ranks with that on one: matex-tf verify -n 4 train.py", True),
         ("bench", "measure the exchange on this machine or cluster: matex-tf bench allreduce", True),
         ("completion", "let bash, zsh or fish complete commands and options: matex-tf completion bash", True),
     )

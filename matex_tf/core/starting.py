@@ -23,6 +23,10 @@ OUR_HASH_SEED = "0"
 #: In the environment of a rank that a server has forked (`launch.warm`): the parent of what stands in for it.
 PARENT = "MATEX_PARENT"
 
+#: In the environment of a script whose training is recorded, to be held beside that on one rank: the directory for
+#: that. Names that begin with it are for what records (`features.registry.Feature`).
+RECORD = "MATEX_RECORD"
+
 #: Beginnings of names that launchers and MPI libraries set for a rank: Open MPI, PMIx, PRRTE, Slurm and Hydra.
 BEGINNINGS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL", "ORTE_", "OPAL_")
 
@@ -67,6 +71,11 @@ def given(name: str) -> str | None:
 def started_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a launcher (mpirun, srun) started this process as one of an MPI job."""
     return any(name in environ for name in MPI_VARIABLES)
+
+
+def recorded() -> bool:
+    """Whether what the script computes is written down, to be held beside what another run of it computes."""
+    return RECORD in os.environ
 
 
 def parent(environ: Mapping[str, str] = os.environ) -> int:

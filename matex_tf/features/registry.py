@@ -55,6 +55,9 @@ class Feature:
         strategies: choices of `--strategy`, and where the class of each is.
         names: classes that `matex_tf` has under their own names, and the module of each.
         patches: modules that are patched, and the module of ours that patches each; rows as in `patches/table.py`.
+        recording: the same where a training is recorded (`core.starting.recorded`), on one rank too. They come before
+            the patches of the core, and so see what these give to Keras.
+        any_backend: those of its patches that serve Keras on other backends than TensorFlow too.
         step_parts: classes of `patches.steps.step_part.StepPart`, as "package.module:Class".
         backends: what Keras may compute with beside TensorFlow in trainings that the patches split: names as in
             KERAS_BACKEND, which are those of their packages.
@@ -73,6 +76,8 @@ class Feature:
     strategies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     patches: Sequence[tuple[str, str]] = ()
+    recording: Sequence[tuple[str, str]] = ()
+    any_backend: Sequence[str] = ()
     step_parts: Sequence[str] = ()
     backends: Sequence[str] = ()
     starts: Sequence[str] = ()

@@ -43,10 +43,7 @@ _OF_SLURM = (
     *("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS", "SLURM_NPROCS"),
 )
 #: What the launcher tells ranks.
-_OURS = (
-    *("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS"),
-    "MATEX_PARENT",
-)
+_OURS = ("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_PARENT")
 
 
 class _Children:
@@ -65,9 +62,13 @@ class _Children:
         self.starting = threading.RLock()
 
 
+def _is_ours(name: str) -> bool:
+    return name in _OURS or name.startswith(starting.RECORD)
+
+
 def of_a_rank(name: str) -> bool:
     """Whether a variable of this name makes a process a rank, or is a parameter that a launcher has set."""
-    if name in _OURS:
+    if _is_ours(name):
         return True
     if (of_the_user := run_state.part(_Children).of_the_user) is not None:
         return name.startswith(starting.BEGINNINGS) and name not in of_the_user
@@ -98,7 +99,7 @@ def part() -> None:
 def hide() -> None:
     """From now on the script and its libraries do not find what mpirun or srun has told this process, and take it for
     the only one. Ours stay: we read them until the end. To be called last of all before the script."""
-    for name in [name for name in os.environ if (of_a_rank(name) and name not in _OURS) or name in _OF_SLURM]:
+    for name in [name for name in os.environ if (of_a_rank(name) and not _is_ours(name)) or name in _OF_SLURM]:
         run_state.part(starting.Hidden)[name] = os.environ.pop(name)
 
 

@@ -26,8 +26,8 @@ from matex_tf.settings import Settings
 if TYPE_CHECKING:  # which would import numpy, and start threads, too early
     from matex_tf.core.world import World
 
-#: Directories, by their variables, that the launcher, MPI and `matex-tf verify` have in common with all ranks.
-_COMMON = ("PMIX_SERVER_TMPDIR", "OMPI_FILE_LOCATION", "PRTE_TMPDIR", "PMI_TMPDIR", "MATEX_RECORD")
+#: Directories, by their variables, that the launcher, MPI and what compares records have in common with all ranks.
+_COMMON = ("PMIX_SERVER_TMPDIR", "OMPI_FILE_LOCATION", "PRTE_TMPDIR", "PMI_TMPDIR", starting.RECORD)
 
 #: Values of `--files` that ask for layers: with `auto` it is said that there are none where that matters.
 _WITH_LAYERS = ("private", "auto")

@@ -183,7 +183,7 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
         print(f"matex_tf: {without}", file=sys.stderr, flush=True)
     dataset_alias.install()
     registry.start()
-    if patches.recorded():
+    if starting.recorded():
         patches.install_recording(set_seeds(World(), settings.seed))
     try:
         target.run()

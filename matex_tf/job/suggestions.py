@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+from matex_tf.core import starting
 from matex_tf.features import registry
 from matex_tf.settings import Settings, options
 
-#: Variables of the runtime that are not settings, and beginnings of those of its tests.
+#: Variables of the runtime that are not settings; beginnings of those of its tests, and of what records.
 _OWN = (
-    *("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END", "MATEX_RECORD", "MATEX_RECORD_STEPS"),
+    *("MATEX_TF", "MATEX_STDIN", "MATEX_RESTARTS", "MATEX_DIED", "MATEX_END"),
     *("MATEX_TERMINAL", "MATEX_PARENT", "MATEX_OF_THE_USER", "MATEX_SCRIPT", "MATEX_CLOSED"),
 )
-_TESTS = ("MATEX_TEST_",)
+_BEGINNINGS = ("MATEX_TEST_", starting.RECORD)
 #: Settings whose names scripts have for flags of their own.
 _COMMON = (
     *("batch", "data", "output", "threads", "seed", "schedule", "steps", "files", "notes", "trace", "resume"),
@@ -62,7 +63,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     return [
         f"there is no setting {name}, which is in the environment{nearest(name, known)}"
         for name in sorted(environ)
-        if name.startswith("MATEX_") and name not in (*known, *_OWN) and not name.startswith(_TESTS)
+        if name.startswith("MATEX_") and name not in (*known, *_OWN) and not name.startswith(_BEGINNINGS)
     ]
 
 

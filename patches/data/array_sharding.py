@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf import settings, strategies
-from matex_tf.core import world
+from matex_tf.core import starting, world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import log_once
 from matex_tf.patches.data import batch_indices, epoch_orders, local_batch
@@ -33,7 +33,6 @@ from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 from matex_tf.patches.steps.row_choice import RowChoice
 from matex_tf.readers.own_rows import OwnRows
 from matex_tf.state import notes
-from matex_tf.verifying import record
 
 
 class DataLayout(NamedTuple):
@@ -76,7 +75,7 @@ def pipeline(
     ranks, training = world.current(), purpose == "fit"
     leaves = [leaf for leaf in tf.nest.flatten(adapter._inputs) if leaf is not None]
     holding, orphans = _layout(leaves, asked, purpose)
-    recorded = record.active() and not strategies.current().apart  # else no batch is that of one rank
+    recorded = starting.recorded() and not strategies.current().apart  # else no batch is that of one rank
     if training and holding.sharded and elements is None and recorded:
         elements, holding, orphans = _as_one_rank_has_them(adapter, holding), DataLayout([holding.total], False), None
     if training:
@@ -120,8 +119,8 @@ def pipeline(
 
 
 def _as_one_rank_has_them(adapter: Any, holding: DataLayout) -> Any:
-    """For `matex-tf verify` the rows of all ranks on each, so that the batches are those of one rank."""
-    log_once.log("verify: the rows of the ranks are put together, so that batches are those of one rank")
+    """Of a script that is recorded, the rows of all ranks on each, so that the batches are those of one rank."""
+    log_once.log("recorded: the rows of the ranks are put together, so that batches are those of one rank")
     adapter._num_samples = holding.total
     ranks, what = world.current(), "put the rows of the ranks together"
     return tf.nest.map_structure(

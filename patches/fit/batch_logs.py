@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf import patches, strategies
-from matex_tf.core import world
+from matex_tf import strategies
+from matex_tf.core import starting, world
 from matex_tf.patches.common import keras_lines, under_way, wrapping
 from matex_tf.patches.fit import stopping
 from matex_tf.patches.keras import metrics
@@ -51,7 +51,7 @@ def _begin(kind: str) -> Any:
     def wrapper(wrapped: Any, callbacks: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         if under_way.now().in_keras and strategies.current().averages_gradients:
-            read = patches.recorded() or any(_reads(callback, kind) for callback in callbacks.callbacks)
+            read = starting.recorded() or any(_reads(callback, kind) for callback in callbacks.callbacks)
             ranks = world.current()
             everyone = ranks.allreduce(np.array([read], np.int64), "agree whether the logs of batches are read")
             notes.of(callbacks, _Read)[kind] = bool(everyone[0])

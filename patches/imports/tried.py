@@ -62,7 +62,7 @@ def missing(places: list[str], package: str, version: str) -> list[str]:
         package: "keras" or "tf_keras", as in the table of patches.
         version: of the package, such as "3.15.1".
     """
-    rows = (*table.PATCHES, *table.of_features(), *table.RECORDING)
+    rows = (*table.PATCHES, *table.of_features(), *table.recording())
     names = {name for name, _ in rows if name.startswith(f"{package}.")}
     number = _numbers(version)
     expected = {name for name in names if SINCE.get(name, (0, 0)) <= number < UNTIL.get(name, (99, 0))}

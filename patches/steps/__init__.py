@@ -1,4 +1,4 @@
-"""What features do around each step of a model: the class that they derive, and how theirs are found.
+"""What features do around each step of a model: the class that they derive, how theirs are found, and how far it is.
 
-It may import patches and what `patches.common` may. Start reading in step_part.py.
+It may import strategies, watching, patches and what `patches.common` may. Start reading in step_part.py.
 """

@@ -85,25 +85,6 @@ def test_hosts(alone, tmp_path):
     assert found == alone
 
 
-@pytest.mark.variants(0)
-def test_verify(tmp_path):
-    """`matex-tf verify` finds no difference at all."""
-    (tmp_path / "script.py").write_text(SMALL)
-    words = ["verify", "-n", "2", "--steps", "8", "--reproducible", "4", "script.py"]
-    ended = Job([LAUNCHER, *words], tmp_path).end(180)
-    assert ended.code == 0 and "2 ranks give the bits of one rank" in ended.out, ended
-
-
-#: What is soon recorded.
-SMALL = """
-import numpy as np, keras
-from keras import layers
-x = np.random.RandomState(0).normal(size=(83, 5)).astype("float32")
-model = keras.Sequential([keras.Input((5,)), layers.Dense(16, activation="relu"), layers.Dropout(0.3), layers.Dense(1)])
-model.compile("adam", "mse", metrics=["mae"])
-model.fit(x, x[:, :1], batch_size=18, epochs=2, verbose=0)
-"""
-
 #: A loop of the script's own.
 LOOP = """
 import keras, tensorflow as tf

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-#: What hears that a test has found answers to be those of one rank, see `tests/support/verified.py`.
+#: What hears that a test has found answers to be those of one rank, see `tests/features/verify/verified.py`.
 hearing: list[Callable[[], None]] = []
 
 

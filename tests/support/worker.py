@@ -29,7 +29,6 @@ from matex_tf.job import warm_imports  # noqa: E402
 from matex_tf.launch.warm import meeting_point  # noqa: E402
 from matex_tf.launch.warm.process import Refused  # noqa: E402
 from matex_tf.layer import kernel  # noqa: E402
-from matex_tf.verifying import record  # noqa: E402
 from tests.support import leftovers  # noqa: E402
 from tests.support.named import find  # noqa: E402
 
@@ -222,12 +221,12 @@ def run(mine: Any, case: str, kwargs: dict[str, Any], place: str) -> bytes:
 @contextlib.contextmanager
 def recording_if_asked(case: str) -> Iterator[None]:
     """Let what is not recorded for `scripts/verify_cases` run as in a job that is not: it asks what it always asks."""
-    kept = None if "cases.recorded" in str(case) else os.environ.pop(record.DIRECTORY, None)
+    kept = None if "cases.recorded" in str(case) else os.environ.pop(starting.RECORD, None)
     try:
         yield
     finally:
         if kept is not None:
-            os.environ[record.DIRECTORY] = kept
+            os.environ[starting.RECORD] = kept
 
 
 @contextlib.contextmanager

@@ -32,10 +32,9 @@ ROOMS: dict[str, str] = {
     "faults": "core storage",
     "watching": "core storage faults",
     "planning": "",
-    "verifying": "",
     "launch": "core faults layer",
     "launch.warm": "core storage launch",
-    "readers": "core verifying readers.tables readers.formats readers.safety readers.places",
+    "readers": "core readers.tables readers.formats readers.safety readers.places",
     "readers.places": "",
     "readers.safety": "core readers.places",
     "readers.tables": "core readers.safety readers.places",
@@ -44,7 +43,7 @@ ROOMS: dict[str, str] = {
     "readers.formats.hdf5": "core readers.tables readers.safety readers.places",
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",
     "patches": (
-        "features launch verifying patches.common patches.files patches.imports patches.loops patches.steps"
+        "core features launch patches.common patches.files patches.imports patches.loops patches.steps"
         " patches.turns"
     ),
     "patches.common": "core patches",
@@ -54,7 +53,7 @@ ROOMS: dict[str, str] = {
     "patches.keras": "core exchange strategies patches.common patches.across_rows patches.shards patches.steps",
     "patches.sources": "core strategies patches.common",
     "patches.data": (
-        "core exchange exchange.network strategies verifying watching readers patches.common patches.steps"
+        "core exchange exchange.network strategies watching readers patches.common patches.steps"
         " patches.sources"
     ),
     "patches.turns": "core launch exchange.node exchange.network patches.common patches.data patches.sources",
@@ -83,7 +82,7 @@ ROOMS: dict[str, str] = {
         "core exchange strategies watching readers patches.common patches.across_rows patches.checking patches.data"
         " patches.division patches.sources patches.turns patches.keras patches.recovery patches.random patches.steps"
         " patches.fit.step patches.partition patches.shards"
-        " patches patches.files"  # whether the script is recorded, and whether it asks for its rank
+        " patches.files"  # whether the script asks for its rank
         " patches.steps"
     ),
     "patches.keras2": (
@@ -91,11 +90,7 @@ ROOMS: dict[str, str] = {
         " patches.sources"
         " patches.fit.step patches.saving patches.recovery patches.loops"
     ),
-    "patches.steps": "patches patches.common",
-    "patches.recording": (
-        "core exchange strategies verifying watching patches.checking patches.common patches.keras patches.keras2"
-        " patches.steps"
-    ),
+    "patches.steps": "strategies watching patches patches.common",
     "patches.saving": "core storage patches.common patches.keras patches.fit patches.shards",
     "patches.files": "core layer patches patches.common",
     "patches.files.handles": "core patches.common patches.files",
@@ -114,7 +109,7 @@ ROOMS: dict[str, str] = {
     ),
     "cli.checks": "facts launch layer",
     "cli": (
-        "cli.checks matex_tf core storage exchange faults planning watching verifying launch job features"
+        "cli.checks matex_tf core storage exchange faults planning watching launch job features"
     ),
 }  # fmt: skip
 FOR_ALL = {"errors", "settings", "state"}  # modules
@@ -287,7 +282,7 @@ SAID = (
     *("readers.", "core.", "exchange.", "strategies."),
     *("cli.", "errors", "facts.", "faults.", "job.", "launch.", "layer.", "planning.", "pytest_plugin", "settings."),
     *("features.", "patches."),
-    *("state.", "storage.", "verifying.", "watching."),
+    *("state.", "storage.", "watching."),
 )
 
 

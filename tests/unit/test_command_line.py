@@ -9,12 +9,9 @@ import pytest
 from there import case, needs
 
 from matex_tf import settings
-from matex_tf.cli import verify
 from matex_tf.cli.main import commands, main
 from matex_tf.errors import SettingError
 from matex_tf.job import command_line
-from matex_tf.verifying.compare import Comparison, Found
-from matex_tf.verifying.judge import Judgement
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: A value for each kind of option that has no choices, by what its help says that it takes.
@@ -206,27 +203,3 @@ def test_light():
         "print([name for name in ('numpy', 'tensorflow', 'mpi4py', 'rich') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
-
-
-@pytest.mark.parametrize(
-    ("found", "unequal", "said"),
-    [
-        ({"weights": Found(9, 2e-7, "a/bias", 3)}, [], "4 ranks give the answer of one rank, to 0.001"),
-        ({"weights": Found(9)}, [], "4 ranks give the bits of one rank"),
-        (
-            {"weights": Found(9, 0.2, "a/bias", 3, 2), "batch logs": Found(9, 0.588, "loss", 7, 1)},
-            ["one rank has no a/bias"],
-            "4 ranks do NOT give the answer of one rank: batch logs differ by 0.59, first in step 1 (tolerance 0.001)",
-        ),
-        (
-            {"weights": Found(9, 2e-7, "a/bias", 3)},
-            ["one rank has no a/bias"],
-            "4 ranks do NOT give the answer of one rank: see above (tolerance 0.001)",
-        ),
-    ],
-)
-def test_verdict_of_verify(capsys, found, unequal, said):
-    """How far several ranks are from one, and since when."""
-    compared = Comparison(found, unequal)
-    verify.say(Judgement(compared, True, compared.within(0.001)), 4, 0.001)
-    assert capsys.readouterr().out == said + "\n"

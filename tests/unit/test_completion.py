@@ -45,7 +45,7 @@ needs_bash = pytest.mark.skipif(not shutil.which("bash"), reason="there is no ba
 @needs_bash
 def test_commands(script):
     assert completed(script, "matex-tf ")[0] == {*commands(), "--help", "--version"}
-    assert completed(script, "matex-tf ve")[0] == {"verify"}
+    assert completed(script, "matex-tf doc")[0] == {"doctor"}
 
 
 @needs_bash
@@ -131,7 +131,7 @@ def test_other_shells(shell, tmp_path, capsys):
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 @pytest.mark.parametrize(
-    ("line", "wanted"), [("ver", "verify"), ("run --strat", "--strategy"), ("run --strategy goss", "gossip")]
+    ("line", "wanted"), [("doc", "doctor"), ("run --strat", "--strategy"), ("run --strategy goss", "gossip")]
 )
 def test_fish(line, wanted, tmp_path):
     """Fish itself completes commands, options and their values."""

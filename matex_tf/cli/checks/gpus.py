@@ -40,7 +40,7 @@ def findings(usable: int, there: int, cores: int) -> list[Finding]:
     if cores < usable:
         advice = f"{usable} ranks, one for each GPU, would share {cores} cores: ask the batch system for more of them."
         found.append(Finding("Cores for each GPU", f"{cores / usable:.1f}", "check", advice))
-    untried = "no run with GPUs has been made: compare with one rank first, by matex-tf verify (docs/gpus.md)."
+    untried = "no run with GPUs has been made: compare with one rank first (docs/gpus.md)."
     return [*found, Finding("Gradients of GPUs", "through the memory of the host", "check", untried)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from compare import same
 from jobs import LAUNCHER, Job
+from there import case
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed (matex_tf[jax])"),
@@ -129,7 +130,7 @@ COMMANDS = {
 
 
 @pytest.mark.variants(0)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [case(feature, feature) for feature in COMMANDS])
 def test_commands(command, tmp_path):
     """What `matex-tf verify` and `plan` say of a script of Keras on JAX."""
     words, said = COMMANDS[command]

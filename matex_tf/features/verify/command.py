@@ -9,14 +9,15 @@ import sys
 from collections.abc import Sequence
 
 from matex_tf import settings as settings_module
+from matex_tf.core import starting
 from matex_tf.errors import MatexError, SettingError
+from matex_tf.features.verify import compare, judge, record
 from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
-from matex_tf.verifying import compare, judge, record
 
 _TOLERANCE, _STEPS = 1e-3, 20
 _SEEDS = "Seed what it draws: keras.utils.set_random_seed(0), np.random.default_rng(0), and nothing from the clock."
@@ -133,7 +134,7 @@ def _say(where: str) -> None:
 
 
 def _recorded(folder: str, steps: int) -> dict[str, str]:
-    return {record.DIRECTORY: folder, record.STEPS: str(steps)}
+    return {starting.RECORD: folder, record.STEPS: str(steps)}
 
 
 def _require(code: int, folder: str, where: str, target: Target) -> None:

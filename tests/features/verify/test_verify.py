@@ -4,13 +4,14 @@ import importlib.util
 
 import numpy as np
 import pytest
-import verified
 from jobs import LAUNCHER, Job
 
-from matex_tf.verifying import compare, record
-from matex_tf.verifying.record import BATCH, SLOTS, WEIGHTS, Moment
-from tests.support.cases import chains, metrics, models
-from tests.support.cases.chains import CHAIN, WRONG
+from matex_tf.features.verify import command, compare, judge, record
+from matex_tf.features.verify.record import BATCH, SLOTS, WEIGHTS, Moment
+from tests.features.verify import verified
+from tests.features.verify.cases import chains
+from tests.features.verify.cases.chains import CHAIN, WRONG
+from tests.support.cases import metrics, models
 
 #: Trains by `fit`, then by a loop of its own.
 SCRIPT = """
@@ -259,3 +260,48 @@ def test_no_seed(server, tmp_path):
 def test_difference(one, other, expected):
     """Of what is no number, too."""
     assert compare.difference(one, other) == expected
+
+
+#: What is soon recorded.
+SMALL = """
+import numpy as np, keras
+from keras import layers
+x = np.random.RandomState(0).normal(size=(83, 5)).astype("float32")
+model = keras.Sequential([keras.Input((5,)), layers.Dense(16, activation="relu"), layers.Dropout(0.3), layers.Dense(1)])
+model.compile("adam", "mse", metrics=["mae"])
+model.fit(x, x[:, :1], batch_size=18, epochs=2, verbose=0)
+"""
+
+
+@pytest.mark.variants(0)
+@pytest.mark.timeout(240)
+def test_reproducible(tmp_path):
+    """With `--reproducible` there is no difference at all."""
+    (tmp_path / "script.py").write_text(SMALL)
+    words = ["verify", "-n", "2", "--steps", "8", "--reproducible", "4", "script.py"]
+    ended = Job([LAUNCHER, *words], tmp_path).end(180)
+    assert ended.code == 0 and "2 ranks give the bits of one rank" in ended.out, ended
+
+
+@pytest.mark.parametrize(
+    ("found", "unequal", "said"),
+    [
+        ({"weights": compare.Found(9, 2e-7, "a/bias", 3)}, [], "4 ranks give the answer of one rank, to 0.001"),
+        ({"weights": compare.Found(9)}, [], "4 ranks give the bits of one rank"),
+        (
+            {"weights": compare.Found(9, 0.2, "a/bias", 3, 2), "batch logs": compare.Found(9, 0.588, "loss", 7, 1)},
+            ["one rank has no a/bias"],
+            "4 ranks do NOT give the answer of one rank: batch logs differ by 0.59, first in step 1 (tolerance 0.001)",
+        ),
+        (
+            {"weights": compare.Found(9, 2e-7, "a/bias", 3)},
+            ["one rank has no a/bias"],
+            "4 ranks do NOT give the answer of one rank: see above (tolerance 0.001)",
+        ),
+    ],
+)
+def test_verdict(capsys, found, unequal, said):
+    """How far several ranks are from one, and since when."""
+    compared = compare.Comparison(found, unequal)
+    command.say(judge.Judgement(compared, True, compared.within(0.001)), 4, 0.001)
+    assert capsys.readouterr().out == said + "\n"

@@ -17,12 +17,12 @@ import numpy as np
 import wrapt
 
 from matex_tf import strategies
-from matex_tf.core import world
+from matex_tf.core import starting, world
+from matex_tf.features.verify import record
 from matex_tf.patches.checking import precision
 from matex_tf.patches.common import keras_lines, seeds, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.state import run_state
-from matex_tf.verifying import record
 
 #: While Keras' own loops are at work, whose steps are recorded by their callbacks.
 in_keras = ActiveFlag("loops of Keras")
@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self, environ: Mapping[str, str] = os.environ):
         """Args: environ: what is wanted, see `record`."""
-        self._writer = record.Writer(environ.get(record.DIRECTORY, ""))
+        self._writer = record.Writer(environ.get(starting.RECORD, ""))
         self._wanted = int(environ.get(record.STEPS, "0"))
         self.nudge = int(environ.get(record.NUDGE, "0"))
         self.steps = 0

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from matex_tf.exchange import tf_op
+from matex_tf.features.verify.patches import recorder
 from matex_tf.patches.checking import precision
 from matex_tf.patches.common import keras_lines, wrapping
-from matex_tf.patches.recording import recorder
 from matex_tf.state import run_state
 
 

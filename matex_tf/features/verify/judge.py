@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from matex_tf.verifying import compare, record
-from matex_tf.verifying.compare import Comparison
+from matex_tf.features.verify import compare, record
+from matex_tf.features.verify.compare import Comparison
 
 #: How often the script runs on one rank with other last digits, where several ranks seem to give something else.
 NUDGES = 2

@@ -12,18 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-#: In the environment of a script that is recorded: the directory, and how many training steps at most (0 for all).
-DIRECTORY, STEPS = "MATEX_RECORD", "MATEX_RECORD_STEPS"
-#: The same: a number, other than 0 where the last digits of weights are to be others before each step.
-NUDGE = "MATEX_RECORD_NUDGE"
+#: In the environment of a script that is recorded, beside the directory: how many training steps at most (0 for all),
+#: and a number, other than 0 where the last digits of weights are to be others before each step.
+STEPS, NUDGE = "MATEX_RECORD_STEPS", "MATEX_RECORD_NUDGE"
 
 #: What a record tells apart, in the order in which it is shown.
 BATCH, EPOCH, TEST, WEIGHTS, SLOTS = "batch logs", "epoch logs", "evaluation", "weights", "optimizer slots"
-
-
-def active() -> bool:
-    """Whether what the script computes is written down, to be held beside what another run of it computes."""
-    return DIRECTORY in os.environ
 
 
 @dataclass(frozen=True)

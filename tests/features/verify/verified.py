@@ -1,7 +1,7 @@
 """Cases held against `matex-tf verify`: where ranks give the same answer, it must say so, and else not.
 
 `scripts/verify_cases` runs the tests with it: every case whose answer a test finds to be that of one rank is judged by
-the recorder and by `matex_tf.verifying.judge`, as they are, in ranks that start once.
+the recorder and by `matex_tf.features.verify.judge`, as they are, in ranks that start once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 from pool import CASE_SECONDS, Case, Outcome, Pool, plan
 
-from matex_tf.verifying import judge, record
+from matex_tf.core import starting
+from matex_tf.features.verify import judge, record
 from tests.support import named
 from tests.support.named import Named
 
-RECORDED = Named("tests.support.cases.recorded", "recorded")
+RECORDED = Named("tests.features.verify.cases.recorded", "recorded")
 TOLERANCE = 1e-3  # that of the command
 #: Cases that run another program on one rank, which verify does not do: the formulas of late gradients; rows in the
 #: order of ranks that each have some, where verify puts them together in the order of the file.
@@ -32,7 +33,7 @@ OTHER_ON_ONE_RANK = {"pipe:delayed", "data:shards"}
 
 def recording_pool() -> Pool:
     """Ranks whose patches write down what they train, from the first import on."""
-    return Pool(environ={record.DIRECTORY: tempfile.mkdtemp(prefix="matex-records-")})
+    return Pool(environ={starting.RECORD: tempfile.mkdtemp(prefix="matex-records-")})
 
 
 @dataclass
@@ -96,6 +97,14 @@ class Recorded:
 
         return judge.judge(trained.one, trained.several, alone, TOLERANCE)
 
+    def judges(self, case: Case, sizes: Sequence[int]) -> bool:
+        """Whether a `case` on worlds of these `sizes` can be judged."""
+        return 1 in sizes and max(sizes) > 1 and named.label(case) not in OTHER_ON_ONE_RANK
+
+    def asked(self, request: pytest.FixtureRequest) -> Callable[[], None]:
+        """What hears of `compare.same`, which a test calls where answers must be those of one rank."""
+        return lambda: judged(self, request.node.user_properties)
+
     def forget(self) -> None:
         """Leave out what waits, and remove records."""
         for trained in self.waiting:
@@ -105,7 +114,7 @@ class Recorded:
     def close(self) -> None:
         """Remove all that was written."""
         shutil.rmtree(self._home, ignore_errors=True)
-        shutil.rmtree(self._pool.environ[record.DIRECTORY], ignore_errors=True)
+        shutil.rmtree(self._pool.environ[starting.RECORD], ignore_errors=True)
 
     def _of(self, case: Case, kwargs: Any, folder: Path, groups: Any, nudges: list[int], seconds: float) -> Any:
         wrapped = {"case": named.path_of(case), "kwargs": kwargs, "folder": str(folder), "nudges": nudges}
@@ -143,18 +152,20 @@ def said(report: Any) -> list[str]:
     return [str(value) for name, value in properties if name == "verify"]
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """What `matex-tf verify` has said of a case, as it comes."""
+    for line in said(report) if not os.environ.get("PYTEST_XDIST_WORKER") else ():
+        print(f"\n{report.nodeid}: {line}", flush=True)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What `matex-tf verify` has said of all cases."""
+    reports = [one for kind in ("passed", "failed") for one in terminalreporter.stats.get(kind, [])]
+    terminalreporter.write_line(summary(reports))
+
+
 def summary(reports: Sequence[Any]) -> str:
     """How many cases were judged, and how."""
     counts = collections.Counter(line.partition(":")[0] for report in reports for line in said(report))
     total = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
     return f"matex-tf verify, of cases with the answer of one rank: {total or 'none'}"
-
-
-class Asked:
-    """Hears of `compare.same`, which a test calls where answers must be those of one rank."""
-
-    def __init__(self, recorded: Recorded, request: pytest.FixtureRequest):
-        self._recorded, self._request = recorded, request
-
-    def __call__(self) -> None:
-        judged(self._recorded, self._request.node.user_properties)

@@ -14,10 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.features.verify.patches import own_loops, recorder
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
 from matex_tf.patches.keras2.optimizers import CLASSES
-from matex_tf.patches.recording import own_loops, recorder
 
 #: While an optimizer applies gradients, which may hand them on to another.
 _applying = ActiveFlag("applying gradients")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from matex_tf.verifying.record import BATCH, EPOCH, SLOTS, TEST, WEIGHTS, Moment
+from matex_tf.features.verify.record import BATCH, EPOCH, SLOTS, TEST, WEIGHTS, Moment
 
 KINDS = (BATCH, EPOCH, TEST, WEIGHTS, SLOTS)
 #: Relative differences up to this come of sums that are taken in another order.
