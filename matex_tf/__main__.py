@@ -7,11 +7,12 @@ from matex_tf.core.starting import start_again_with_hash_seed, take_stdin
 if __name__ == "__main__":
     start_again_with_hash_seed(sys.orig_argv)
     take_stdin()
-    from matex_tf.job import layered, warm_imports
+    from matex_tf.features import registry
+    from matex_tf.job import layered
     from matex_tf.launch import garbage
 
     garbage.install()
-    warm_imports.enter(sys.argv[1:])
+    registry.enter(sys.argv[1:])
     mounts = layered.enter(sys.argv[1:])
     from matex_tf.job.run import main
 

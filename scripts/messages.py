@@ -52,6 +52,7 @@ PAGES = {
     "matex_tf/features/gossip/": "strategies.md",
     "matex_tf/strategies/": "strategies.md",
     "matex_tf/features/verify/": "verify.md",
+    "matex_tf/features/warm/": "launcher.md",
     "matex_tf/watching/": "watching-reference.md",
     "patches/": "how-it-works.md",
     "patches/across_rows/": "patched-steps.md",

@@ -20,7 +20,7 @@ HASH_SEED = "PYTHONHASHSEED"
 #: The same for all jobs, so that ranks need not ask one another, and a job that goes on from a checkpoint has it too.
 OUR_HASH_SEED = "0"
 
-#: In the environment of a rank that a server has forked (`launch.warm`): the parent of what stands in for it.
+#: In the environment of a rank that a server has forked (`Feature.enters`): the parent of what stands in for it.
 PARENT = "MATEX_PARENT"
 
 #: In the environment of a script whose training is recorded, to be held beside that on one rank: the directory for

@@ -15,7 +15,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +62,8 @@ class Feature:
         backends: what Keras may compute with beside TensorFlow in trainings that the patches split: names as in
             KERAS_BACKEND, which are those of their packages.
         starts: functions without arguments, as "package.module:function", that each process calls before its script.
+        enters: functions, as "package.module:function", that `python -m matex_tf` calls with its arguments before it
+            imports what takes time. One may return in another process, which is the rank from then on.
         joins: a function, as "package.module:function", that takes the `watching.registry.Entry` of a running job, its
             file, and settings that are asked for, and gives the settings with which other ranks join it, as texts by
             name; None where they cannot.
@@ -81,6 +83,7 @@ class Feature:
     step_parts: Sequence[str] = ()
     backends: Sequence[str] = ()
     starts: Sequence[str] = ()
+    enters: Sequence[str] = ()
     joins: str = ""
     facts: str = ""
     package: str = ""
@@ -140,8 +143,25 @@ def start() -> None:
     """Let features do what each process has to do before its script begins."""
     for feature in found().values():
         for place in feature.starts:
-            module, _, function = place.partition(":")
-            getattr(importlib.import_module(module), function)()
+            _function(place)()
+
+
+def enter(arguments: Sequence[str]) -> None:
+    """Let features do what comes before all imports.
+
+    Args:
+        arguments: of `python -m matex_tf`.
+    """
+    for feature in found().values():
+        for place in feature.enters:
+            _function(place)(arguments)
+
+
+def _function(place: str) -> Callable[..., None]:
+    """What a feature has named as "package.module:function"."""
+    module, _, function = place.partition(":")
+    found: Callable[..., None] = getattr(importlib.import_module(module), function)
+    return found
 
 
 def entry_points(path: Sequence[str]) -> Iterator[EntryPoint]:

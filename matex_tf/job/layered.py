@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from matex_tf.core import mismatch, namespaces, starting
 from matex_tf.errors import MatexError
-from matex_tf.job import warm_imports
 from matex_tf.job.target import Target
-from matex_tf.launch import lifetime
+from matex_tf.launch import lifetime, slurm
 from matex_tf.layer import asking, kernel, leftovers, names, places, shortcomings, strangers, user_namespace
 from matex_tf.layer.private_layer import PrivateLayer
 from matex_tf.settings import Settings
@@ -69,7 +68,7 @@ def enter(arguments: Sequence[str]) -> Mounts:
     if without is not None:
         return without
     mark = mismatch.fingerprint(lifetime.job(lifetime.launcher(starting.parent())), [])
-    return enter_namespace("{:08x}{:08x}".format(*mark), warm_imports.ranks_here())
+    return enter_namespace("{:08x}{:08x}".format(*mark), slurm.ranks_here())
 
 
 def enter_namespace(mark: str = "", ranks: int = 0) -> Mounts:

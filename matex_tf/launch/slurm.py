@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 
+from matex_tf.core import starting
 from matex_tf.errors import MatexError
 
 _SECONDS_TO_ANSWER = 60.0
@@ -36,6 +37,14 @@ def hosts(environ: Mapping[str, str] = os.environ) -> str:
     if len(names) != len(counts):
         raise MatexError(f"SLURM_TASKS_PER_NODE is {tasks!r} for {len(names)} nodes ({listed}): name them by --hosts.")
     return ",".join(f"{name}:{count}" for name, count in zip(names, counts, strict=True))
+
+
+def ranks_here() -> int:
+    """Ranks of this job on this node; 0 where that is not known."""
+    tasks = counts_of(os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = os.environ.get("SLURM_NODEID", "")
+    of_slurm = tasks[int(node)] if node.isdigit() and int(node) < len(tasks) else 0
+    return starting.local_size_in(os.environ) or of_slurm
 
 
 def counts_of(text: str) -> list[int]:

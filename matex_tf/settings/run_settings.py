@@ -144,16 +144,6 @@ class Settings:
         kind="count",
         group="the run",
     )
-    warm_imports: str = option(
-        "auto",
-        "Whether TensorFlow and Keras are imported once on each node, by a process that then forks the ranks of the "
-        "node. Start-up takes about as long as that of one rank, and ranks share the memory of what is imported. "
-        "`on`: on every node of several ranks; a rank that cannot be forked imports for itself, and a line says why. "
-        "`auto`: where four ranks or more share a core, of scripts that import TensorFlow or Keras themselves. `off`: "
-        "each rank imports for itself.",
-        choices=("auto", "on", "off"),
-        group="the run",
-    )
     seed: int = option(
         -1,
         "The seed that Python, NumPy, TensorFlow and Keras get on every rank before the script starts. The script's "

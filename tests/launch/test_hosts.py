@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import LAUNCHER, MEET, Job
 from on_hosts import left
+from there import case
 
 from benchmarks.hosts import Hosts, HostsError, unavailable
 
@@ -68,7 +69,7 @@ def start(hosts: Hosts, folder: Path, **environ: str) -> Job:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("warm", ["on", "off"])
+@pytest.mark.parametrize("warm", [case("warm", "on"), "off"])
 def test_training(hosts, downloads, tmp_path, warm):
     """An unmodified script ends as on one rank, each host downloads once, and what the ranks depend on reaches them;
     also where a server of each host has forked them."""

@@ -10,6 +10,7 @@ import pytest
 import slurm_cluster
 from jobs import LAUNCHER
 from slurm_jobs import Batch, needs_slurm, sbatch
+from there import case
 
 from matex_tf.launch import slurm
 from tests.faults.test_faults_hosts import STEPS, survived
@@ -39,7 +40,7 @@ def go(folder: Path) -> None:
 
 
 @needs_slurm
-@pytest.mark.parametrize("tasks, words", [(2, ""), (3, ""), (2, " --warm-imports on")])
+@pytest.mark.parametrize("tasks, words", [(2, ""), (3, ""), case("warm", 2, " --warm-imports on")])
 def test_srun(cluster, tmp_path, tasks, words):
     """Ranks that srun starts, and nothing printed but what they print, where Slurm offers munge to them as well."""
     line = f"srun --mpi=pmix env PMIX_SECURITY_MODE=munge,native {sys.executable} -m matex_tf{words}"

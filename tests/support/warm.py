@@ -17,7 +17,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # what asks has no site-packages
 
-from matex_tf.launch.warm import messages, process, server, stand_in  # noqa: E402
+try:
+    from matex_tf.features.warm import messages, process, server, stand_in
+except ModuleNotFoundError:  # the feature is not there (scripts/without): ranks import for themselves
+    server = None
 
 _START_SECONDS = 180.0
 MARK = "MATEX_TEST_JOB"  # in the environment of every process of a job; see jobs.py
@@ -32,7 +35,8 @@ if "OMPI_COMM_WORLD_RANK" in os.environ and sys.orig_argv[1:3] == ["-m", "matex_
 
 def command(path: Path) -> list[str]:
     """What to start in place of `python -m matex_tf`."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(path)]
+    asks = ["-I", "-S", str(Path(__file__).resolve()), str(path)]
+    return [sys.executable, *(asks if server else ["-m", "matex_tf"])]
 
 
 class Client:
@@ -44,12 +48,12 @@ class Client:
         self._log = path.with_name(f"{path.name}.log")
         #: For a job whose ranks shall come from here, those of `matex-tf run` and `horovodrun` too. Not for what
         #: looks at how ranks start, or at what becomes of them when mpirun is killed.
-        self.environ = {"PYTHONPATH": str(path.with_name(f"{path.name}.first"))}
+        self.environ = {"PYTHONPATH": str(path.with_name(f"{path.name}.first"))} if server else {}
 
     def wait(self) -> None:
         """Until it has imported all."""
         limit = time.monotonic() + _START_SECONDS
-        while not self.path.exists():
+        while server and not self.path.exists():
             if time.monotonic() > limit or not self._alive():
                 raise RuntimeError(f"the server has ended, or does not get ready: {self._log.read_text()}")
             time.sleep(0.05)
@@ -94,6 +98,8 @@ class Server(Client):
 
 def serve(path: str) -> int:
     """Fork a process for everyone who asks; returns in those."""
+    if not server:
+        return 0
     import h5py  # noqa: F401
     import keras  # noqa: F401
     import sklearn.datasets  # noqa: F401

@@ -25,9 +25,6 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from pool import Outcome  # noqa: E402
 
 from matex_tf.core import starting  # noqa: E402
-from matex_tf.job import warm_imports  # noqa: E402
-from matex_tf.launch.warm import meeting_point  # noqa: E402
-from matex_tf.launch.warm.process import Refused  # noqa: E402
 from matex_tf.layer import kernel  # noqa: E402
 from tests.support import leftovers  # noqa: E402
 from tests.support.named import find  # noqa: E402
@@ -40,9 +37,7 @@ calls: collections.Counter[str] = collections.Counter()
 
 def main() -> None:
     address, directory, bare = sys.argv[1], Path(sys.argv[2]), "bare" in sys.argv[3:]
-    with contextlib.suppress(Refused):  # else each rank imports for itself
-        imports = import_tables if bare else lambda: warm_imports.import_all(seed=0)
-        meeting_point.enter(imports, starting.local_size_in(os.environ))
+    be_forked(bare)
     if LAYERED:
         kernel.leave_mounts()
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
@@ -71,6 +66,18 @@ def main() -> None:
 
     MPI.Finalize()
     os._exit(0)  # TensorFlow takes seconds to leave by itself
+
+
+def be_forked(bare: bool) -> None:
+    """Be a rank that a process with all that is imported has forked, where that can be."""
+    try:
+        from matex_tf.features.warm import imports, meeting_point
+        from matex_tf.features.warm.process import Refused
+    except ModuleNotFoundError:  # the feature is not there (scripts/without)
+        return
+    with contextlib.suppress(Refused):  # else each rank imports for itself
+        needed = import_tables if bare else lambda: imports.import_all(seed=0)
+        meeting_point.enter(needed, starting.local_size_in(os.environ))
 
 
 def import_tables() -> None:

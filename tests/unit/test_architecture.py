@@ -33,7 +33,6 @@ ROOMS: dict[str, str] = {
     "watching": "core storage faults",
     "planning": "",
     "launch": "core faults layer",
-    "launch.warm": "core storage launch",
     "readers": "core readers.tables readers.formats readers.safety readers.places",
     "readers.places": "",
     "readers.safety": "core readers.places",
@@ -104,7 +103,7 @@ ROOMS: dict[str, str] = {
         " patches.partition.rules patches.partition.shapes patches.checking patches.recovery patches.shards"
     ),
     "job": (
-        "core layer exchange launch launch.warm faults watching patches patches.common"
+        "core layer exchange launch faults watching patches patches.common"
         " patches.files patches.imports features"
     ),
     "cli.checks": "facts launch layer",

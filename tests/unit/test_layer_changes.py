@@ -166,10 +166,11 @@ RANK = """
 import ctypes, os, sys
 import encodings.ascii, encodings.idna
 import matex_tf.__main__ as main
-from matex_tf.job import layered, run, warm_imports
+from matex_tf.features import registry
+from matex_tf.job import layered, run
 from matex_tf.layer import kernel
 lines = compile(open(main.__file__).read(), "main", "exec")
-warm_imports.enter, layered.enter = lambda words: None, lambda words: kernel.leave_mounts()
+registry.enter, layered.enter = lambda words: None, lambda words: kernel.leave_mounts()
 run.main = lambda words, mounts: print(os.read(0, 100).decode())
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(1234), os.setuid(1234)

@@ -21,9 +21,9 @@ from typing import Any
 from matex_tf.core import mismatch
 from matex_tf.core.waiting import backoff
 from matex_tf.errors import MatexError
+from matex_tf.features.warm import messages, process, server, stand_in
+from matex_tf.features.warm.process import Refused
 from matex_tf.launch import lifetime
-from matex_tf.launch.warm import messages, process, server, stand_in
-from matex_tf.launch.warm.process import Refused
 from matex_tf.storage.private_directory import Folder
 
 _SOCKET = "socket"

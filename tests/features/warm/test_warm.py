@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from matex_tf.launch.warm import messages, process, server
+from matex_tf.features.warm import messages, process, server
 
 pytestmark = pytest.mark.timeout(90)
 
-RANK = str(Path(__file__).resolve().parents[1] / "support" / "forked_rank.py")
+RANK = str(Path(__file__).resolve().with_name("forked_rank.py"))
 
 #: Prints what a process has from where it was started.
 FACTS = """
@@ -271,7 +271,7 @@ def test_another_environment():
 def test_what_cannot_be_forked(imports, reason, tmp_path, monkeypatch):
     """Each rank goes on by itself, and knows why. No file is left."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = "from matex_tf.launch.warm import server; server.LOAD_SECONDS = 2"
+    before = "from matex_tf.features.warm import server; server.LOAD_SECONDS = 2"
     with Ranks("print(how)", "print(how)", imports=imports, before=before) as ranks:
         ended = ranks.end()
     assert all(code == 0 and "refused" in out and reason in out for code, out, _ in ended), ended

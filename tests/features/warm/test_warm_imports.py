@@ -1,4 +1,4 @@
-"""`--warm-imports on`: jobs whose ranks are forked by a server of their node. The server itself: unit/test_warm.py."""
+"""`--warm-imports on`: jobs whose ranks are forked by a server of their node. The server itself: test_warm.py."""
 
 import json
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from jobs import LAUNCHER, MEET, Job
 
-from matex_tf.job import warm_imports
+from matex_tf.features.warm import imports
 from matex_tf.job.target import Target
 
 pytestmark = pytest.mark.timeout(400)
 
-NAMES = str(Path(__file__).resolve().parents[1] / "support" / "patched_names.py")
+NAMES = str(Path(__file__).resolve().parents[2] / "support" / "patched_names.py")
 WARM = ("--warm-imports", "on")
 #: Ranks that are killed, or that all end with the job.
 SHRINK = """
@@ -140,28 +140,28 @@ def test_what_a_script_sets_itself(tmp_path):
         "print(os.environ['OMPI_COMM_WORLD_RANK'], 'TF_X')\n" + "#" * 100 + "'TF_X'": "",
     }.items():
         script.write_text(text)
-        assert warm_imports.set_by_script(Target(str(script), ())) == name or not name, text
+        assert imports.set_by_script(Target(str(script), ())) == name or not name, text
     script.write_text("os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'")
-    assert warm_imports.set_by_script(Target(str(script), ())) == ""
+    assert imports.set_by_script(Target(str(script), ())) == ""
     (tmp_path / "helper.py").write_text("import os\nos.environ['XLA_FLAGS'] = '--x'")
     (tmp_path / "other.py").write_text("import os\nos.environ['TF_XLA_FLAGS'] = '--x'")
     script.write_text("import os, numpy\nfrom helper import nothing\n")
-    assert warm_imports.set_by_script(Target(str(script), ())) == "XLA_FLAGS"
+    assert imports.set_by_script(Target(str(script), ())) == "XLA_FLAGS"
 
 
 def test_where_many_ranks_share_a_core(tmp_path, monkeypatch):
     """`auto`: four ranks of a core or more, of a script that imports TensorFlow or Keras."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     script = Target(str(tmp_path / "script.py"), ())
-    for text, imports in {
+    for text, imported in {
         "import os\nfrom keras import layers\n": True,
         "import tensorflow as tf": True,
         "import kerasx\nif x:\n    import keras": False,
     }.items():
         (tmp_path / "script.py").write_text(text)
-        wanted = {ranks: warm_imports.asked_for("auto", ranks, script) for ranks in (0, 1, 7, 8, 64)}
-        assert [ranks for ranks, is_wanted in wanted.items() if is_wanted] == ([8, 64] if imports else [])
-        assert not warm_imports.asked_for("off", 64, script) and warm_imports.asked_for("on", 2, script)
+        wanted = {ranks: imports.asked_for("auto", ranks, script) for ranks in (0, 1, 7, 8, 64)}
+        assert [ranks for ranks, is_wanted in wanted.items() if is_wanted] == ([8, 64] if imported else [])
+        assert not imports.asked_for("off", 64, script) and imports.asked_for("on", 2, script)
 
 
 @pytest.mark.variants(0)

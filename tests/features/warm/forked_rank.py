@@ -1,6 +1,6 @@
-"""A process that a launcher has started as a rank, as far as `launch.warm` sees it: without MPI and TensorFlow.
+"""A process that a launcher has started as a rank, as far as `features.warm` sees it: without MPI and TensorFlow.
 
-python tests/support/forked_rank.py EXPECTED BEFORE IMPORTS DOES
+python tests/features/warm/forked_rank.py EXPECTED BEFORE IMPORTS DOES
 
 DOES is a list in JSON of what each rank does.
 """
@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from matex_tf.launch.warm import meeting_point
-from matex_tf.launch.warm.process import Refused
+from matex_tf.features.warm import meeting_point
+from matex_tf.features.warm.process import Refused
 
 expected, before, imports, does = sys.argv[1:]
 exec(before)

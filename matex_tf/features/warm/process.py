@@ -141,7 +141,7 @@ def inheritable() -> list[int]:
 
 
 def _inherited() -> list[int]:
-    from matex_tf.launch.warm.messages import MOST_FILES
+    from matex_tf.features.warm.messages import MOST_FILES
 
     found = inheritable()
     if len(found) > MOST_FILES - 2:

@@ -1,6 +1,6 @@
 """`--warm-imports`: a rank is forked by a process of its node that has imported TensorFlow and Keras.
 
-How is in `launch.warm`. What a script sets in its environment before its own import of TensorFlow would come too late.
+What a script sets in its environment before its own import of TensorFlow would come too late.
 So a script in which such a variable is seen imports for itself, and one that sets it elsewhere gets a line or, where
 another Keras would train, an error.
 """
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matex_tf.core import starting
+from matex_tf.launch import slurm
 
 #: What TensorFlow, Keras and what they load read when they are imported, or may read.
 _READ = re.compile(
@@ -43,11 +44,12 @@ def enter(arguments: Sequence[str]) -> None:
     if not starting.started_by_mpi():
         return
     flagged = any(word.startswith("--warm-imports") for word in arguments)
-    expected = ranks_here()
+    expected = slurm.ranks_here()
     if not (flagged or _crowded(expected) or "MATEX_WARM_IMPORTS" in os.environ):
         return
     from matex_tf import settings
     from matex_tf.errors import MatexError
+    from matex_tf.features.warm.options import WarmOptions
     from matex_tf.job import command_line
     from matex_tf.job.target import Target
 
@@ -59,10 +61,10 @@ def enter(arguments: Sequence[str]) -> None:
         target = Target.read(given.rest)
     except (MatexError, BrokenPipeError):
         return  # which the rank will find out, and say
-    if not asked_for(wanted.warm_imports, expected, target):
+    if not asked_for(setting := wanted.of(WarmOptions).warm_imports, expected, target):
         return
-    from matex_tf.launch.warm import meeting_point
-    from matex_tf.launch.warm.process import Refused
+    from matex_tf.features.warm import meeting_point
+    from matex_tf.features.warm.process import Refused
 
     drawn: list[Any] = []
     try:
@@ -70,7 +72,7 @@ def enter(arguments: Sequence[str]) -> None:
             raise Refused(f"the script sets {name}, which is read at import: set it in the environment of the job")
         meeting_point.enter(lambda: drawn.append(_import(target, wanted)), expected)
     except Refused as reason:
-        if wanted.notes and wanted.warm_imports == "on":
+        if wanted.notes and setting == "on":
             print(
                 f"matex_tf: --warm-imports: this rank imports TensorFlow for itself: {reason}",
                 file=sys.stderr,
@@ -122,16 +124,6 @@ def _read(path: str) -> str:
 
 def _crowded(ranks: int) -> bool:
     return ranks >= _RANKS_OF_A_CORE * (os.cpu_count() or 1)
-
-
-def ranks_here() -> int:
-    """Ranks of this job on this node; 0 where that is not known."""
-    from matex_tf.launch import slurm
-
-    tasks = slurm.counts_of(os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    node = os.environ.get("SLURM_NODEID", "")
-    of_slurm = tasks[int(node)] if node.isdigit() and int(node) < len(tasks) else 0
-    return starting.local_size_in(os.environ) or of_slurm
 
 
 def _import(target: Any, wanted: Any) -> Any:

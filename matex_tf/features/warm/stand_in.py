@@ -10,8 +10,8 @@ import socket
 import sys
 from typing import NoReturn
 
-from matex_tf.launch.warm import messages
-from matex_tf.launch.warm.process import Refused, inheritable
+from matex_tf.features.warm import messages
+from matex_tf.features.warm.process import Refused, inheritable
 
 #: What a process brings upon itself, and what cannot be caught.
 _OWN = {

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from matex_tf.core.waiting import backoff
+from matex_tf.features.warm import messages, process
 from matex_tf.launch import lifetime
-from matex_tf.launch.warm import messages, process
 from matex_tf.storage import private_directory
 
 #: Seconds in which all must be imported, on a slow file system too. A rank that waits gives up a little later.
