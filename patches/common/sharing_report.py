@@ -111,7 +111,7 @@ def uncovered(what: str) -> None:
     if world.current().guard is not None and not wrapping.is_aside():
         log_once.log(
             f"a rank that dies in {what} ends the job: --faults shrink covers fit, evaluate and predict, and compiled "
-            "steps that get batches of tf.data (docs/faults.md)"
+            "steps (docs/faults.md)"
         )
     held_whole(what)
 

@@ -1,10 +1,11 @@
 """Loops of the script's own to which ranks can come (`matex-tf join`), where all that trains is in compiled steps.
 
-Every rank keeps what such steps have returned, see `call_log`. A rank that comes runs the script alone up to where the
-job is: it traces the steps, and does not compute them, but gives the script what they have returned in the job. So
-Python's own state (numbers of epochs, iterators, lists of losses) comes to the same place. There it takes the values of
-all variables that the steps may change from the first rank, and goes on as one of the ranks. What would depend on these
-values before is seen, and the rank does not come; see `side_reads`.
+Every rank keeps what such steps have returned, see `call_log`, and what the script has read of the variables that they
+change. A rank that comes runs the script alone up to where the job is: it traces the steps, and does not compute them,
+but gives the script what they have returned in the job. So Python's own state (numbers of epochs, iterators, lists of
+losses) comes to the same place. There it takes the values of all variables that the steps may change from the first
+rank, and goes on as one of the ranks. What would depend on these values before in other ways than by reading them is
+seen, and the rank does not come; see `side_reads`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _CLOSE = 1.0
 #: A rank comes nearer to the job if it needs less than this part of the time for what the job has done meanwhile; how
 #: often in a row it need not.
 _SLOW, _ROUNDS = 0.9, 3
+#: In the log, the number of reads, among those of steps.
+_READ = -1
 
 
 class Step(Protocol):
@@ -83,14 +86,15 @@ class Loops:
     """The compiled steps of the script, and their calls.
 
     Attributes:
-        calls: how many there were.
+        calls: how many there were, and reads of what they change.
     """
 
     def __init__(self) -> None:
         self.calls, self._log = 0, CallLog()
         self._steps: list[_Known] = []
+        self._run_steps = 0
         self._obstacle = ""
-        self._reads: SideReads | None = None
+        self._reads = SideReads(self._read, self._tell_of_read)
         self._answered, self._round, self._slow = 0.0, 0.0, 0
         self._taken: tuple[dict[str, Any], dict[str, Any]] | None = None
 
@@ -113,16 +117,32 @@ class Loops:
         """
         known = notes.of(step, _Known, lambda: self._add(step))
         known.update(step)
+        replays = self._replays()
+        self._reads.watch([(handle, name) for handle, _, name in known.alive if handle is not None], strict=replays)
         recorded = None
-        if world.current().arrival is not None:
+        if replays:
             recorded = self._recorded(step, known, given, elsewhere)
-        elif together:
+        elif world.current().arrival is None and together:
             self._meet(given, elsewhere)
         outputs = compute() if recorded is None else recorded
         if recorded is None:
             self._log.add(known.number, outputs)
         self.calls += 1
+        self._run_steps += 1
         return outputs
+
+    def _read(self, compute: Callable[[], Any]) -> Any:
+        """What the script reads of a variable that steps change. Args: compute: what reads it."""
+        if self._replays():
+            outputs = self._next(_READ, "its script reads a variable")
+            if outputs is None:
+                raise Refused("its script reads a variable, and that of the job calls a compiled step")
+            value = outputs[0]
+        else:
+            value = compute()
+            self._log.add(_READ, [value])
+        self.calls += 1
+        return value
 
     def _add(self, step: Step) -> _Known:
         self._steps.append(_Known(len(self._steps)))
@@ -131,7 +151,7 @@ class Loops:
 
     def trusted(self) -> contextlib.AbstractContextManager[None]:
         """What is done inside a `with` block depends on the value of no variable."""
-        return contextlib.nullcontext() if self._reads is None else self._reads.trusted()
+        return self._reads.trusted()
 
     # On the ranks of the job.
 
@@ -157,7 +177,7 @@ class Loops:
             one = ranks.growth.hand_over(
                 elsewhere() or self._obstacle or self._log.why_not, words, lambda: self._state(calls)
             )
-        growing_fit.let_in(one, f"step {self.calls + 1} of a loop of its own", begun)
+        growing_fit.let_in(one, f"step {self._run_steps + 1} of a loop of its own", begun)
 
     def _state(self, calls: int) -> bytes:
         values = [
@@ -168,27 +188,40 @@ class Loops:
 
     # On a rank that comes.
 
+    def _replays(self) -> bool:
+        """Whether what the script is given comes from the job: it is in this loop, and not in a fit behind it, up to
+        which the script is run."""
+        arrival, fits = world.current().arrival, resume_fit.fits()
+        if arrival is None or not fits.replayed and arrival.has_begun(fits.count + 1):
+            return False
+        fits.replayed = True
+        return True
+
     def _recorded(
         self, step: Step, own: _Known, given: Sequence[Any], elsewhere: Callable[[], str]
     ) -> list[Any] | None:
-        """What a call has given in the job; None where it is to be computed."""
-        arrival, fits = world.current().arrival, resume_fit.fits()
-        if not fits.replayed and arrival.has_begun(fits.count + 1):
-            return None  # the job is in a fit behind this loop, up to which it is run
-        fits.replayed = True
-        if self._reads is None:
-            self._reads = SideReads(self._tell_of_read)
-        self._reads.watch((handle, name) for handle, _, name in own.alive if handle is not None)
+        """What a call has given in the job; None where it is to be computed, together with the job."""
+        outputs = self._next(own.number, f"its script calls {step.name}")
+        if outputs is None:
+            self._enter(given, elsewhere)
+        return outputs
+
+    def _next(self, number: int, what: str) -> list[Any] | None:
+        """What came next in the job; None where that has given what is needed to go on here.
+
+        Args:
+            number: of what comes next in the script, as the log has it. what: the same in words.
+
+        Raises:
+            Refused: something else came in the job.
+        """
         while self.calls >= self._log.count:
             if self._taken is not None:
-                self._enter(given, elsewhere)
                 return None
-            self._ask(fits.count + 0.5)
+            self._ask(resume_fit.fits().count + 0.5)
         other, outputs = self._log.call(self.calls)
-        if other != own.number:
-            raise Refused(
-                f"call {self.calls + 1} of a compiled step is that of {step.name} here, and another in the job"
-            )
+        if other != number:
+            raise Refused(f"{what}, and the job does something else there")
         return [tf.constant(one) for one in outputs]
 
     def _ask(self, place: float) -> None:
@@ -212,13 +245,13 @@ class Loops:
 
     def _tell_of_read(self, name: str) -> None:
         world.of_job().arrival.refuse(
-            f"its script reads or changes the variable {name} between compiled steps, which has its value in the job "
-            "alone (docs/growing.md)"
+            f"its script uses the variable {name} between compiled steps, which has its value in the job alone "
+            "(docs/growing.md)"
         )
 
     def _enter(self, given: Sequence[Any], elsewhere: Callable[[], str]) -> None:
         """Take what the job has given, and be one of its ranks."""
-        assert self._taken is not None and self._reads is not None
+        assert self._taken is not None
         (words, state), self._taken = self._taken, None
         why = elsewhere() or self._obstacle or self._differs(words, given)
         with self._reads.trusted():
@@ -227,8 +260,7 @@ class Loops:
             raise Refused(why)
         growing_fit.questions(resume_fit.fits())
         growing_fit.enter(words)
-        self._reads.end()
-        self._reads = None
+        self._reads.relax()
         resume_fit.fits().replayed = False
 
     def _take(self, values: list[list[np.ndarray | None]]) -> str:

@@ -483,15 +483,16 @@ def test_a_loop_of_the_scripts_own(kind, tmp_path, server):
     assert job.left() == []
 
 
-#: A loop whose step is compiled, with state besides weights, and what it prints.
+#: A loop whose step is compiled, with state besides weights, and what it prints. It does not ask which rank it is: what
+#: gets slices would not be split then.
 COMPILED = """
-import os, signal
-import matex_tf
+import os, signal, sys
 import numpy as np, tensorflow as tf
+from matex_tf.core import world
 tf.random.set_seed(4)
 rows = np.random.default_rng(0).random((67, 3))
 weight, average = tf.Variable(np.zeros((3, 1))), tf.Variable(0.0, dtype="float64")
-first = matex_tf.rank()
+first = world.of_job().rank
 @tf.function
 def step(x):
     with tf.GradientTape() as tape:
@@ -499,23 +500,29 @@ def step(x):
     weight.assign_sub(0.1 * tape.gradient(loss, weight))
     average.assign(0.9 * average + 0.1 * loss)
     return loss
+batches = tf.data.Dataset.from_tensor_slices(rows).shuffle(20, seed=1).batch(16)
+if sys.argv[1] == "slices":
+    batches = [rows[at : at + 16] for at in range(0, 67, 16)]
 losses = []
 for epoch in range(3):
-    for number, x in enumerate(tf.data.Dataset.from_tensor_slices(rows).shuffle(20, seed=1).batch(16)):
-        if (epoch, number, first) in ((0, 1, 1), (1, 4, 0)) and matex_tf.size() > 1:
+    for number, x in enumerate(batches):
+        if (epoch, number, first) in ((0, 1, 1), (1, 4, 0)) and world.of_job().size > 1:
             os.kill(os.getpid(), signal.SIGKILL)
         losses.append(float(step(x)))
 print(repr([*losses, float(average), *weight.numpy()[:, 0].tolist()]), flush=True)
 """
 
 
-def test_a_compiled_loop(tmp_path, server):
+@pytest.mark.parametrize("form", ["pipeline", "slices"])
+def test_a_compiled_loop(tmp_path, server, form):
     """Ranks die in a loop whose step is compiled: the others continue, with the answer of one rank."""
     (tmp_path / "script.py").write_text(COMPILED)
-    words = ["--seed", "1", "script.py"]
-    job = Job([LAUNCHER, "run", "-n", "3", "--faults", "shrink", *words], tmp_path, **server.environ)
+    words = ["--seed", "1", "script.py", form]
+    environ = server.environ if form == "pipeline" else {}  # the server's own files name the ranks of MPI
+    job = Job([LAUNCHER, "run", "-n", "3", "--faults", "shrink", *words], tmp_path, **environ)
     ended = job.end(120)
     assert ended.code == 0 and "1 rank continues" in ended.err and "ends the job" not in ended.err, ended
+    assert ("each batch that step gets is split among 3 ranks" in ended.err) == (form == "slices"), ended
     assert job.left() == []
     alone = Job([sys.executable, "-m", "matex_tf", *words], tmp_path).end(120)
     np.testing.assert_allclose(json.loads(ended.out), json.loads(alone.out), rtol=1e-8)

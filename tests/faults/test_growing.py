@@ -129,22 +129,25 @@ result["weights"] = [weight.tolist() for weight in model.get_weights()]
 json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
 """
 
-#: Loops of the script's own with compiled steps, for training and for tests. Its arguments are a form, and the epochs
-#: that it trains; without these it ends with the second one that is whole with three ranks.
+#: Loops of the script's own with compiled steps, for training and for tests, over a pipeline or over slices of arrays.
+#: Its arguments are a form, and the epochs that it trains; without these it ends with the second one that is whole with
+#: three ranks. It does not ask how many there are: what gets slices would not be split then.
 COMPILED = """
 import json, os, sys, time
-import numpy as np, keras, matex_tf
+import numpy as np, keras
 import tensorflow as tf
+from matex_tf.core import world
 form, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
 keras.utils.set_random_seed(3)
 keras.backend.set_floatx("float64")
-does = [name for name in os.listdir() if "." not in name] if not epochs and matex_tf.size() == 1 else []
+does = [name for name in os.listdir() if "." not in name] if not epochs and world.of_job().size == 1 else []
 x = np.random.rand(103, 4) + ("rows" in does)
 y = (x.sum(1) > 2).astype("float64")[:, None]
 model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
                           keras.layers.Dense(1)])
-optimizer = keras.optimizers.Adam(0.01) if form == "Adam" else keras.optimizers.SGD(0.1)
-seen = tf.Variable(0, dtype="int64")
+optimizer = keras.optimizers.Adam(0.01) if form == "pipeline" else keras.optimizers.SGD(0.1)
+seen, mean, error = tf.Variable(0, dtype="int64"), keras.metrics.Mean(), keras.metrics.MeanAbsoluteError()
+average = tf.Variable(np.zeros([4, 8]))
 
 
 @tf.function
@@ -153,37 +156,55 @@ def train(a, b):
         loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
     seen.assign_add(tf.shape(a, "int64")[0])
+    mean.update_state(loss)
     return loss, {"noise": tf.random.uniform([2], dtype="float64")}
 
 
 @tf.function
 def test(a, b):
+    error.update_state(b, model(a))
     return tf.reduce_mean(tf.abs(model(a) - b)), seen.read_value()
 
 
-pairs = tf.data.Dataset.from_tensor_slices((x, y))
-batches = pairs.shuffle(50, seed=7).map(lambda a, b: (a * 1.5, b)).batch(16)
-said, sizes, whole, steps = [], [], 0, 0
+def batches(count, shuffled=True):
+    if form == "pipeline":
+        pairs = tf.data.Dataset.from_tensor_slices((x, y))
+        yield from (pairs.shuffle(50, seed=7) if shuffled else pairs).map(lambda a, b: (a * 1.5, b)).batch(count)
+    else:
+        order = np.random.permutation(len(x)) if shuffled else np.arange(len(x))
+        for begin in range(0, len(x), count):
+            yield x[order[begin : begin + count]], y[order[begin : begin + count]]
+
+
+said, sizes, whole, steps, best = [], [], 0, 0, None
 for epoch in range(epochs or 1000):
     optimizer.learning_rate = 0.05 / (1 + epoch)
-    for a, b in batches:
+    for a, b in batches(16):
         loss, more = train(a, b)
         said += [float(loss), *more["noise"].numpy().tolist()]
         steps += 1
         if steps == 5:
             open("begun", "w").close()
         if "reads" in does and steps == 9:
-            print(float(tf.reduce_sum(model.trainable_variables[0])))
-        time.sleep(0.2 if steps > 5 and not epochs and matex_tf.size() == 2 else 0)
-    if form == "SGD":
-        for a, b in pairs.batch(40):
-            said += [float(one) for one in test(a, b)]
-    sizes.append(matex_tf.size())
-    whole = whole + 1 if not epochs and matex_tf.size() == 3 else 0
+            print(float(tf.reduce_sum(tf.raw_ops.ReadVariableOp(resource=seen.handle, dtype=tf.int64))))
+        time.sleep(0.2 if steps > 5 and not epochs and world.of_job().size == 2 else 0)
+    for a, b in batches(40, False):
+        said += [float(one) for one in test(a, b)]
+    average.assign(0.9 * average + 0.1 * model.trainable_variables[0].value)
+    said += [float(mean.result()), float(error.result()), int(optimizer.iterations)]
+    mean.reset_state()
+    error.reset_state()
+    if best is None or said[-2] < best[0]:
+        model.save_weights("best.weights.h5")
+        best = said[-2], epoch
+    sizes.append(world.of_job().size)
+    whole = whole + 1 if not epochs and sizes[-1] == 3 else 0
     if whole == 2:
         break
-result = {"said": said, "weights": [one.tolist() for one in model.get_weights()]}
+result = {"said": said, "weights": [one.tolist() for one in model.get_weights()], "average": average.numpy().tolist()}
 result["slots"] = [one.numpy().tolist() for one in optimizer.variables]
+model.load_weights("best.weights.h5")
+result["best"] = [best, [one.tolist() for one in model.get_weights()]]
 json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
 """
 
@@ -232,7 +253,8 @@ def begin(tmp_path, server):
         (tmp_path / "script.py").write_text(script)
         (tmp_path / "state").mkdir(mode=0o700)
         words = ["run", "-n", "2", "--faults", "shrink", "--seed", "1", "--watch-dir", str(tmp_path / "state")]
-        jobs.append(Job([LAUNCHER, *words, "script.py", *arguments], tmp_path, **server.environ, **environ))
+        known = {} if "slices" in arguments else server.environ  # the server's own files name the ranks of MPI
+        jobs.append(Job([LAUNCHER, *words, "script.py", *arguments], tmp_path, **known, **environ))
         return jobs[0], tmp_path
 
     yield start
@@ -289,12 +311,13 @@ def test_comes(begin, form, ranks):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("form", ["SGD", "Adam"])
+@pytest.mark.parametrize("form", ["slices", "pipeline"])
 def test_compiled_loop(begin, form):
-    """A rank comes to a loop whose steps are compiled; one with other rows, or that reads a weight, does not."""
+    """A rank comes to a loop whose steps are compiled, and which reads metrics and saves weights; one with other rows,
+    or with an op of its own that reads a variable, does not."""
     job, folder = begin(COMPILED, form)
-    for mark, why in (("rows", "gets other data than in the job"), ("reads", "reads or changes the variable")):
-        if form == "Adam":
+    for mark, why in (("rows", "gets other data than in the job"), ("reads", "uses the variable")):
+        if form == "pipeline":
             (folder / mark).touch()
             refused = join(job, folder)
             assert refused.code == 1 and why in refused.err, (refused, job.end(1))

@@ -115,9 +115,9 @@ class CompiledStep:
         if any(one.is_own for one in given):
             return run(*args, **kwargs)
         from_loop = bool(loops or given or iteration.in_use() and self._may_take())
-        if not from_loop and not self._may_get():
-            return run(*args, **kwargs)
         calls = growing_loop.of_job()
+        if not from_loop and not self._may_get() and (calls is None or self._speaks_of_ranks):
+            return run(*args, **kwargs)
         trusted = contextlib.nullcontext if calls is None else calls.trusted
         with trusted():
             args, kwargs = self._canonical(args, kwargs)
@@ -127,7 +127,8 @@ class CompiledStep:
                 flat = traced.inputs(args, kwargs)
                 is_apart = traced.is_apart(flat)
                 rows = 0 if from_loop or is_apart else traced.rows_of_all(flat)
-                if (loops or traced.takes or rows) and not is_apart:
+                is_alike = calls is not None and traced.may_be_alike and not self._speaks_of_ranks
+                if (loops or traced.takes or rows or is_alike) and not is_apart:
                     return traced(flat, loops, calls, rows)
                 self._aside |= is_apart and bool(loops or traced.takes)
         return run(*args, **kwargs)
@@ -151,9 +152,12 @@ class CompiledStep:
     def _may_get(self) -> bool:
         """Whether it may train on a batch that the script has made."""
         if self._gets is None:
-            plain = world.current().guard is None and not sharing_report.speaks_of_ranks()
-            self._gets = plain and taken.differentiates(self._function().python_function)
+            self._gets = not self._speaks_of_ranks and taken.differentiates(self._function().python_function)
         return self._gets
+
+    @functools.cached_property
+    def _speaks_of_ranks(self) -> bool:
+        return sharing_report.speaks_of_ranks()
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         utils = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_type_utils")
@@ -223,6 +227,12 @@ class _Traced:
             rows = _rows_of_most(constants := self._constants)
             self._rows_by_closure = rows if rows >= _FEWEST and self._is_same(constants) else 0
         return self._rows_by_closure
+
+    @property
+    def may_be_alike(self) -> bool:
+        """Whether it gives the same on every rank if these get the same, and not without variables: what trains alone
+        on what it gets may get something else on each rank."""
+        return bool(self._concrete.variables) and not self.trains
 
     @property
     def _constants(self) -> list[Any]:
