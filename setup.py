@@ -100,7 +100,8 @@ setup(
         "matex_tf": ["py.typed"],
         "matex_tf.features": ["known.txt"],
         "matex_tf.features.label": ["page/*"],
-        "matex_tf.watching": ["*.html", "*.json"],
+        "matex_tf.watching": ["*.html"],
+        "matex_tf.features.watch": ["*.json"],
     },
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.
     install_requires=["mpi4py>=4", "numpy", "rich", "wrapt"],

@@ -49,7 +49,8 @@ class Feature:
         settings: where its frozen dataclass of settings is, as "package.module:Class"; each field is declared by
             `matex_tf.settings.option`. With a method `check(settings, ranks)` it refuses what does not go together;
             `refuse_aside()` is called if a script imports Horovod's names, `refuse_keras_2()` if it trains a model of
-            Keras 2, and `finish()` when it has ended. Where one is not the default, `world_that_trains(world)` and
+            Keras 2, and `finish()` when it has ended. `without_effect_alone` is a text of flags that one rank makes
+            no use of. Where one is not the default, `world_that_trains(world)` and
             `training_ranks(ranks)` say who trains, and `begin(world)` is called on those ranks before the script.
         pages: the topics of its settings, and the page of the docs that says more about each.
         strategies: choices of `--strategy`, and where the class of each is.
@@ -64,6 +65,9 @@ class Feature:
         starts: functions without arguments, as "package.module:function", that each process calls before its script.
         enters: functions, as "package.module:function", that `python -m matex_tf` calls with its arguments before it
             imports what takes time. One may return in another process, which is the rank from then on.
+        shows: functions, as "package.module:function", that each rank of a job that is watched calls with its `World`
+            and the settings. Each gives what the first rank calls after its reports, a `watching.reporter.Show`; or
+            None.
         joins: a function, as "package.module:function", that takes the `watching.registry.Entry` of a running job, its
             file, and settings that are asked for, and gives the settings with which other ranks join it, as texts by
             name; None where they cannot.
@@ -84,6 +88,7 @@ class Feature:
     backends: Sequence[str] = ()
     starts: Sequence[str] = ()
     enters: Sequence[str] = ()
+    shows: Sequence[str] = ()
     joins: str = ""
     facts: str = ""
     package: str = ""
@@ -139,11 +144,19 @@ def backends() -> dict[str, str]:
     }
 
 
+def functions(field: str) -> Iterator[Callable[..., Any]]:
+    """The functions that features name in one of their fields, such as "starts"."""
+    for feature in found().values():
+        named = getattr(feature, field)
+        for place in filter(None, [named] if isinstance(named, str) else named):
+            module, _, function = place.partition(":")
+            yield getattr(importlib.import_module(module), function)
+
+
 def start() -> None:
     """Let features do what each process has to do before its script begins."""
-    for feature in found().values():
-        for place in feature.starts:
-            _function(place)()
+    for starts in functions("starts"):
+        starts()
 
 
 def enter(arguments: Sequence[str]) -> None:
@@ -152,16 +165,8 @@ def enter(arguments: Sequence[str]) -> None:
     Args:
         arguments: of `python -m matex_tf`.
     """
-    for feature in found().values():
-        for place in feature.enters:
-            _function(place)(arguments)
-
-
-def _function(place: str) -> Callable[..., None]:
-    """What a feature has named as "package.module:function"."""
-    module, _, function = place.partition(":")
-    found: Callable[..., None] = getattr(importlib.import_module(module), function)
-    return found
+    for enters in functions("enters"):
+        enters(arguments)
 
 
 def entry_points(path: Sequence[str]) -> Iterator[EntryPoint]:

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-#: Settings that are for the ranks that begin a job, and those that are others here.
-_OF_THE_JOB = ("trace", "metrics")
+#: Settings that are others here.
 _OWN = {"watch": "off", "files": "private", "notes": "off"}
 
 
@@ -45,7 +44,8 @@ def main() -> None:
         world.arrival, world.growth = arrival, Growth(world, given, told["cores"])
         if mounts.refused:
             raise MatexError(f"it can have no layer of its own, and would write files once more ({mounts.refused}).")
-        job = {name: text for name, text in given["settings"].items() if name not in _OF_THE_JOB}
+        of_job = {one.name for one in settings_module.options() if one.of_job}
+        job = {name: text for name, text in given["settings"].items() if name not in of_job}
         settings = Settings.read({**job, **_OWN, "seed": str(given["seed"])})
         settings_module.use(settings)
         child_processes.part()

@@ -47,12 +47,12 @@ def without_effect_alone(settings: Settings) -> str:
         for flag, asked in (
             (f"--trace {settings.trace}", settings.trace),
             (f"--steps {settings.steps}", settings.steps),
-            (f"--metrics {settings.metrics}", settings.metrics),
             ("--progress on", settings.progress == "on"),
             (f"--output {settings.output}", settings.output not in ("first", "all")),
         )
         if asked
     ]
+    flags += filter(None, (getattr(one, "without_effect_alone", "") for one in settings.declared))
     which = "has" if len(flags) == 1 else "have"
     return f"one rank runs the script as Python does: {', '.join(flags)} {which} no effect" if flags else ""
 

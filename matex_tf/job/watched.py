@@ -7,14 +7,13 @@ import os
 from matex_tf.core import sign, trace
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.world import World
-from matex_tf.errors import MatexError, SettingError
 from matex_tf.faults.growth import Growth, why_not
+from matex_tf.features import registry
 from matex_tf.job.target import Target
 from matex_tf.launch import resources
 from matex_tf.settings import Settings, options
 from matex_tf.watching import meter
 from matex_tf.watching.progress import Progress
-from matex_tf.watching.prometheus import Metrics
 from matex_tf.watching.reporter import Reporter, Show
 
 
@@ -27,25 +26,12 @@ def begin(world: World, settings: Settings, target: Target, seed: int, counts: m
         counts: what is reported.
 
     Raises:
-        MissingPackage, SettingError: --metrics cannot be served; on every rank.
+        SettingError: what a feature shows of it cannot be shown; on every rank.
     """
     if not settings.watch:
         return None
     trace.add_up(meter.EXCHANGE, meter.WAIT)
-    shown: list[Show] = []
-    if settings.metrics:
-        metrics, failure = None, ""
-        try:
-            metrics = Metrics(settings.metrics)
-            if world.rank == 0:
-                metrics.listen()
-        except MatexError as error:
-            failure = str(error)
-        failures = [one for one in world.allgather(failure, "serve metrics") if one]
-        if failures:
-            raise SettingError(failures[0])
-        assert metrics is not None
-        shown.append(metrics.show)
+    shown: list[Show] = [show for begins in registry.functions("shows") if (show := begins(world, settings))]
     if settings.progress == "on" or (settings.progress == "auto" and settings.notes):
         columns = os.environ.get(TERMINAL, "0")
         progress = Progress(world.log_to, int(columns) if columns.isdigit() else 0, settings.progress == "on")

@@ -52,11 +52,8 @@ def check(settings: Settings, ranks: int) -> None:
 
 def _check_watch(settings: Settings) -> None:
     """Refuse what needs the reports of ranks that do not report."""
-    for name, asked in (("progress", settings.progress == "on"), ("metrics", bool(settings.metrics))):
-        if asked and not settings.watch:
-            raise SettingError(
-                f"{flag_name(name)} shows what ranks report, and with --watch off they do not: leave out one."
-            )
+    if settings.progress == "on" and not settings.watch:
+        raise SettingError("--progress shows what ranks report, and with --watch off they do not: leave out one.")
 
 
 def _check_shard(settings: Settings) -> None:

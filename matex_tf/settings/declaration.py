@@ -31,7 +31,9 @@ KINDS = {
 }
 
 
-def option(default: Any, text: str, *, kind: str = "text", choices: Sequence[str] = (), group: str = "") -> Any:
+def option(
+    default: Any, text: str, *, kind: str = "text", choices: Sequence[str] = (), group: str = "", of_job: bool = False
+) -> Any:
     """Declare a setting: the default of a field.
 
     Args:
@@ -39,9 +41,10 @@ def option(default: Any, text: str, *, kind: str = "text", choices: Sequence[str
         kind: what it can be, one of `KINDS`.
         choices: the words that it can be.
         group: its topic, see `listing.PAGES`; an option of a strategy has that of the strategy.
+        of_job: whether it is for the ranks that begin a job, and not for those that come to it.
     """
     assert kind in KINDS, kind
-    known = {"text": text, "kind": kind, "choices": tuple(choices), "group": group}
+    known = {"text": text, "kind": kind, "choices": tuple(choices), "group": group, "of_job": of_job}
     return dataclasses.field(default=default, metadata=known)
 
 
@@ -55,6 +58,7 @@ class Option:
     kind: str
     choices: tuple[str, ...]
     group: str
+    of_job: bool
 
     @classmethod
     def of(cls, declared: type[Any], group: str = "") -> list[Option]:

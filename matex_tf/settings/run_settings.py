@@ -307,6 +307,7 @@ class Settings:
         "Empty for none.",
         kind="file",
         group="files and output",
+        of_job=True,
     )
     progress: str = option(
         "auto",
@@ -319,22 +320,15 @@ class Settings:
     )
     watch: bool = option(
         True,
-        "Whether ranks report once a second how far they are, for `matex-tf top`, `--progress` and `--metrics`. They "
+        "Whether ranks report once a second how far they are, for `--progress` and for those who watch. They "
         "do so by TCP to the first of them, with a token; on one machine through its loopback.",
         kind="switch",
         group="files and output",
     )
     watch_dir: str = option(
         "",
-        "A directory in which `matex-tf top` finds the job. Empty for `$XDG_STATE_HOME`, or `~/.local/state`.",
+        "A directory in which those who watch find the job. Empty for `$XDG_STATE_HOME`, or `~/.local/state`.",
         kind="dir",
-        group="files and output",
-    )
-    metrics: str = option(
-        "",
-        "A port, or an address and a port, at which the first rank serves what ranks report in the format of "
-        "Prometheus. Without an address it is open to its own host alone. Empty for none.",
-        kind="text",
         group="files and output",
     )
     notes: bool = option(

@@ -1,15 +1,11 @@
 """A running job that is watched while its ranks die."""
 
-import json
 import os
 import signal
-import subprocess
 import time
 
-import pytest
 from jobs import LAUNCHER, MEET, Job
 
-from benchmarks.hosts import Hosts, unavailable
 from matex_tf.watching import registry
 
 
@@ -48,24 +44,3 @@ def answer(watched, there, job):
                 return state
         time.sleep(0.05)
     raise AssertionError(f"{state}\n{job.process.poll()}")
-
-
-@pytest.mark.variants(0)
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can run")
-def test_several_hosts(tmp_path):
-    """Ranks of other hosts report too, and any host that has the user's directory can ask."""
-    (tmp_path / "meet.py").write_text(MEET % (0, "pass"))
-    watched = tmp_path / "state"
-    with Hosts(2) as hosts:
-        line = [*hosts.on(folder=tmp_path), LAUNCHER, "run", "-n", "2", "--hosts", "h1:1,h2:1"]
-        job = Job([*line, "--watch-dir", str(watched), "meet.py"], tmp_path, **hosts.environ)
-        try:
-            asking = [*hosts.on("h2"), LAUNCHER, "top", "--json", "--watch-dir", str(watched)]
-            end, seen = time.monotonic() + 60, None
-            while time.monotonic() < end and (seen is None or seen["alive"] < 2):
-                asked = subprocess.run(asking, capture_output=True, text=True)
-                seen = json.loads(asked.stdout) if asked.returncode == 0 else None
-            assert seen and [rank["host"] for rank in seen["ranks"]] == ["h1", "h2"], asked
-        finally:
-            job.stop()
-            job.end()

@@ -8,7 +8,7 @@ import select
 import socket
 
 from matex_tf.core import ports
-from matex_tf.watching import prometheus, reporter
+from matex_tf.watching import reporter
 
 MOST = 8
 ANSWER = "train.py"
@@ -47,8 +47,6 @@ def check_many(monkeypatch, folder, door):
 def check_silent(monkeypatch, folder, door):
     """It is sent away after a while; who has shown that it belongs to the job may be silent."""
     monkeypatch.setattr(ports, "GREETING_SECONDS", 0.2, raising=False)
-    if hasattr(prometheus, "_Handler"):
-        monkeypatch.setattr(prometheus._Handler, "timeout", 0.2)
     with door(folder) as (port, ask), socket.create_connection(("127.0.0.1", port)) as line:
         assert is_closed(line, 60)
         assert ask() == ANSWER

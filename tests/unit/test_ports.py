@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
 
 import doors
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from matex_tf import settings
 from matex_tf.core import ports
 from matex_tf.core.world import World
-from matex_tf.watching import prometheus, registry, reporter
+from matex_tf.watching import registry, reporter
 from matex_tf.watching.meter import Meter
 
 
@@ -31,28 +30,13 @@ def reports(folder):
         found.stop()
 
 
-@contextlib.contextmanager
-def metrics(folder):
-    """The port of Prometheus."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    prometheus.Metrics(str(port)).listen()
-
-    def ask():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            answer.read()
-        return doors.ANSWER
-
-    yield port, ask
-
-
-@pytest.mark.parametrize("door", [reports, metrics])
+@pytest.mark.parametrize("door", [reports])
 def test_many_who_say_nothing(monkeypatch, tmp_path, door):
     """The oldest are sent away as others come, and whoever belongs to the job gets its answer all the while."""
     doors.check_many(monkeypatch, tmp_path, door)
 
 
-@pytest.mark.parametrize("door", [reports, metrics])
+@pytest.mark.parametrize("door", [reports])
 def test_one_who_says_nothing(monkeypatch, tmp_path, door):
     """It is sent away after a while."""
     doors.check_silent(monkeypatch, tmp_path, door)

@@ -5,16 +5,13 @@ import json
 import os
 import socket
 import time
-import urllib.request
 
 import pytest
 
 from matex_tf import settings
-from matex_tf.cli.main import main
 from matex_tf.cli.trace import PARTS
 from matex_tf.core.world import World
-from matex_tf.errors import SettingError
-from matex_tf.watching import job_state, progress, prometheus, registry, timeline_page, view
+from matex_tf.watching import job_state, progress, registry, timeline_page
 from matex_tf.watching.meter import Meter
 from matex_tf.watching.progress import Progress
 from matex_tf.watching.reporter import Reporter
@@ -120,12 +117,6 @@ def test_deaths():
         "rank 2 on node2 died, or cannot be reached",
         "the others continue: 1 rank",
     ]
-    from rich.console import Console
-
-    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(view.render("12", public))
-    shown = console.export_text()
-    assert "train.py, job 12: 1 of 3 ranks" in shown and "rank 2 on node2 died" in shown
 
 
 def read(descriptor):
@@ -174,15 +165,9 @@ def test_progress(monkeypatch, columns, bar, always, lines):
 @pytest.fixture
 def reporter(tmp_path):
     """A job of one rank that reports."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    chosen = settings.Settings(watch_dir=str(tmp_path), metrics=str(port))
-    metrics = prometheus.Metrics(chosen.metrics)
-    metrics.listen()
-    meter = Meter()
+    chosen, meter = settings.Settings(watch_dir=str(tmp_path)), Meter()
     meter.count(32)
-    found = Reporter(World(), meter, "train.py", chosen, False, [metrics.show], {"words": ["train.py"]})
+    found = Reporter(World(), meter, "train.py", chosen, False, [], {"words": ["train.py"]})
     yield found, chosen, meter
     found.stop()
 
@@ -197,9 +182,9 @@ def entry_of(chosen):
     raise AssertionError("no job was written down")
 
 
-def test_who_may_ask(reporter, capsys):
+def test_who_may_ask(reporter):
     """Whoever can read the user's file; without its token nothing is told, and what is no report changes nothing."""
-    found, chosen, meter = reporter
+    found, chosen, _ = reporter
     entry = entry_of(chosen)
     path = os.path.join(chosen.watch_dir, "matex_tf", "jobs", f"{entry.name}.json")
     assert os.stat(path).st_mode & 0o077 == 0 and entry.addresses == ("127.0.0.1",)
@@ -220,16 +205,8 @@ def test_who_may_ask(reporter, capsys):
         with contextlib.suppress(ConnectionResetError):  # it was closed with bytes unread
             assert line.recv(100) == b""
     assert len(registry.ask(entry)["ranks"]) == 1
-    assert main(["top", "--once", "--watch-dir", chosen.watch_dir]) == 0
-    assert "train.py, job" in capsys.readouterr().out
-    assert main(["top", "--list", "--watch-dir", chosen.watch_dir]) == 0
-    assert entry.name in capsys.readouterr().out
-    assert main(["top", "nothing", "--watch-dir", chosen.watch_dir]) == 2
-    assert entry.name in capsys.readouterr().err
     found.stop()
     assert not list(registry.entries(chosen.watch_dir))
-    assert main(["top", "--watch-dir", chosen.watch_dir]) == 1
-    assert "no job of yours is running" in capsys.readouterr().err
 
 
 def test_ranks_that_report(reporter):
@@ -248,35 +225,6 @@ def _until(there):
     while not there():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def test_prometheus(reporter):
-    """The same figures, in Prometheus' format; the dashboard asks for no others."""
-    _, chosen, _ = reporter
-    entry_of(chosen)
-
-    def page():
-        with urllib.request.urlopen(f"http://127.0.0.1:{chosen.metrics}/metrics", timeout=10) as answer:
-            return answer.read().decode()
-
-    _until(lambda: 'matex_tf_rank_steps{host="' in page())
-    text = page()
-    assert 'matex_tf_ranks_alive{script="train.py"} 1.0' in text
-    names = {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
-    dashboard = json.loads((registry.Path(prometheus.__file__).parent / "grafana.json").read_text())
-    asked = {target["expr"].partition("{")[0] for panel in dashboard["panels"] for target in panel["targets"]}
-    assert asked <= names and len(asked) >= 8
-
-
-def test_metrics_that_cannot_be_served():
-    """A port that is none, and one that is taken."""
-    for text in ("x", "0", "70000", "host:"):
-        with pytest.raises(SettingError, match="--metrics"):
-            prometheus.Metrics(text)
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingError, match="in use"):
-        prometheus.Metrics(str(taken.getsockname()[1])).listen()
-    with pytest.raises(SettingError, match="--watch off"):
-        settings.Settings(watch=False, metrics="9400").refuse_conflicts()
 
 
 def steps(parts, gap=0.0, length=10_000.0):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from matex_tf.core import ports
-from matex_tf.errors import MissingPackage, SettingError
+from matex_tf.core.world import World
+from matex_tf.errors import MatexError, MissingPackage, SettingError
+from matex_tf.features.watch.options import WatchOptions
+from matex_tf.settings import Settings
 from matex_tf.watching.job_state import RUNS, JobState
 from matex_tf.watching.meter import Meter
 
@@ -44,6 +47,33 @@ def address(text: str) -> tuple[str, int]:
     if not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise SettingError(f"--metrics is {text!r}; it must be a port from 1 to 65535, or an address and a port.")
     return host or "127.0.0.1", int(port)
+
+
+def begin(world: World, settings: Settings) -> Callable[[JobState, Meter], None] | None:
+    """Serve what ranks report, on the first of them; None where that is not wanted. Collective.
+
+    Args:
+        world: the ranks that report.
+        settings: of the run.
+
+    Raises:
+        SettingError: it cannot be served; on every rank.
+    """
+    asked = settings.of(WatchOptions).metrics
+    if not asked:
+        return None
+    metrics, failure = None, ""
+    try:
+        metrics = Metrics(asked)
+        if world.rank == 0:
+            metrics.listen()
+    except MatexError as error:
+        failure = str(error)
+    failures = [one for one in world.allgather(failure, "serve metrics") if one]
+    if failures:
+        raise SettingError(failures[0])
+    assert metrics is not None
+    return metrics.show
 
 
 class _Handler(WSGIRequestHandler):

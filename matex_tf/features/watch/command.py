@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 from matex_tf.errors import DataError, MatexError, SettingError
+from matex_tf.features.watch import view
 from matex_tf.job.command_line import Parser
-from matex_tf.watching import registry, view
+from matex_tf.watching import registry
 
 _SECONDS = 1.0
 
