@@ -58,6 +58,10 @@ class CommunicationError(Exception):
     """A message did not come, or could not be sent. What the transport says; another rank may have died."""
 
 
+class Refused(MatexError):
+    """This rank cannot be one of the job's to which it has come, for a reason that it has found out itself."""
+
+
 class DataError(MatexError):
     """A file, or what a script asked of it, is wrong; the message names the file, row or name.
 

@@ -42,7 +42,6 @@ PATCHES = (
     ("keras.src.backend.tensorflow.trainer", "loops.keras_loops"),
     ("keras.src.optimizers.base_optimizer", "keras.optimizer"),
     ("keras.src.optimizers.base_optimizer", "loops.gradient_updates"),
-    ("keras.src.optimizers.base_optimizer", "recovery.growing_fit"),
     ("keras.src.optimizers.loss_scale_optimizer", "keras.loss_scaling"),
     ("keras.src.metrics.metric", "loops.metric_results"),
     ("keras.src.metrics.reduction_metrics", "keras.metrics"),

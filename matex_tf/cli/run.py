@@ -9,13 +9,13 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 
 from matex_tf import settings as settings_module
 from matex_tf.cli.checks import gpus
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.sign import Sign
 from matex_tf.errors import SettingError
+from matex_tf.features.registry import functions
 from matex_tf.job import launching, suggestions
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
@@ -104,7 +104,9 @@ def command(given: argparse.Namespace) -> int:
     elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
         code = mpirun_process.run(line(ranks, hosts, {}))
     else:
-        with Sign() as sign, _following(given, path, hosts_now, settings, sign):
+        with Sign() as sign, contextlib.ExitStack() as beside:
+            for follow in functions("beside"):
+                beside.enter_context(follow(given, settings, sign.job))
             code = mpirun_process.run(line(ranks, hosts, {}), local=local, survive=survive, sign=sign)
         if sign.missed:
             _say(f"error: {mpirun_process.NO_SIGN}")
@@ -114,21 +116,6 @@ def command(given: argparse.Namespace) -> int:
         where = os.path.join(settings.output, "rank.R.log") + ("" if local else ", on its host")
         _say(f"what each rank R printed is in {where}")
     return code
-
-
-def _following(
-    given: argparse.Namespace, path: str, hosts_now: Callable[[], str] | None, settings: Settings, sign: Sign
-) -> contextlib.AbstractContextManager[object]:
-    """Have ranks come and leave as the file of `--hosts-file` changes, where --ranks lets them."""
-    if hosts_now is None or not vars(given).get("between"):
-        return contextlib.nullcontext()
-    from matex_tf.faults import growth  # which needs numpy
-    from matex_tf.watching.hosts_file import HostsFile
-
-    if why := growth.why_not(settings):
-        _say(f"{path} is not looked at while the job runs: {why}")
-        return contextlib.nullcontext()
-    return HostsFile(path, given.hosts, hosts_now, sign.job, settings.watch_dir, _say)
 
 
 def _say(line: str) -> None:

@@ -64,8 +64,8 @@ class World:
         within: worlds that a feature has made of this one, and their name; None until it asks for them.
         part_of: the world of which this is a group; None for others.
         forked_from: the world of the rank that has forked this process, which is none itself; None in a rank.
-        growth: lets ranks come (`matex_tf.faults.growth`); None where none can.
-        arrival: in a rank that has come, and is not yet among the others, its way to them (`matex_tf.faults.arrival`).
+        growth: lets ranks come, kept by a feature; None where none can.
+        arrival: in a rank that has come, and is not yet among the others, its way to them.
         compared: checksums of what ranks have compared since this was emptied, by purpose: the first of each.
         center: what groups that train apart have in common, kept by a feature; None until it is asked for.
         on_wait: called before this rank waits for all others, where others may be held up by what it has not said yet.

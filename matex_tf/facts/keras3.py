@@ -25,8 +25,6 @@ TRAINING = (
          since="3.7", optional=True),
     Fact("keras.src.trainers.trainer", "BaseTrainer|Trainer",
          "compile _symbolic_build _initial_epoch compute_loss", "steps are built, resumed and checked"),
-    Fact("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "_eval_epoch_iterator",
-         "a validation is set up anew where a rank has come"),
     Fact("keras.src.trainers.compile_utils", "CompileLoss", "call", "the loss of the rows of a rank"),
     Fact(f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter",
          "get_tf_dataset _inputs _num_samples _batch_size _partial_batch_size _size _shuffle",

@@ -1,4 +1,4 @@
 """A rank dies: how the others notice, agree on it and carry on, and the checkpoints of those that start again.
 
-It may import core and storage. Start reading in transactions.py; ranks that come are in growth.py and arrival.py.
+It may import core and storage. Start reading in transactions.py.
 """

@@ -68,6 +68,10 @@ class Feature:
         shows: functions, as "package.module:function", that each rank of a job that is watched calls with its `World`
             and the settings. Each gives what the first rank calls after its reports, a `watching.reporter.Show`; or
             None.
+        watched: a function, as "package.module:function", that each rank of a job that is watched calls before the
+            script, with its `World`, the settings, and what it runs, see `watching.registry.Entry.run`.
+        beside: a function, as "package.module:function", that takes the command line of `matex-tf run`, the settings
+            and the name of the job, see `core.sign.Sign.job`. It gives a context manager, inside of which the job runs.
         joins: a function, as "package.module:function", that takes the `watching.registry.Entry` of a running job, its
             file, and settings that are asked for, and gives the settings with which other ranks join it, as texts by
             name; None where they cannot.
@@ -89,6 +93,8 @@ class Feature:
     starts: Sequence[str] = ()
     enters: Sequence[str] = ()
     shows: Sequence[str] = ()
+    watched: str = ""
+    beside: str = ""
     joins: str = ""
     facts: str = ""
     package: str = ""

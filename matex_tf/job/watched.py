@@ -7,7 +7,6 @@ import os
 from matex_tf.core import sign, trace
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.world import World
-from matex_tf.faults.growth import Growth, why_not
 from matex_tf.features import registry
 from matex_tf.job.target import Target
 from matex_tf.launch import resources
@@ -40,8 +39,7 @@ def begin(world: World, settings: Settings, target: Target, seed: int, counts: m
     values = settings.values()
     given = {one.name: one.as_text(values[one.name]) for one in options() if values[one.name] != one.default}
     run = {"words": target.words, "directory": os.getcwd(), "settings": given, "seed": seed, "of": sign.of_job()}
-    if world.can_grow and not why_not(settings):
-        cores = dict(world.allgather((world.host, resources.cores().physical), "tell how many cores there are"))
-        world.growth = Growth(world, run, cores)
+    for watched in registry.functions("watched"):
+        watched(world, settings, run)
     script = os.path.basename(target.name)
     return Reporter(world, counts, script, settings, resources.in_batch_system(), shown, run)

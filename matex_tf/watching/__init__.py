@@ -1,4 +1,4 @@
 """How far a running job is: what each rank counts, who gathers it, and what shows it.
 
-It may import core, storage and faults. Start reading in meter.py.
+It may import core and storage. Start reading in meter.py.
 """

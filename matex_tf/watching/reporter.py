@@ -221,7 +221,7 @@ class Reporter:
                 writer.write(json.dumps(self._state.public()).encode())
                 await asyncio.wait_for(writer.drain(), _SECONDS_TO_GREET)
                 return
-            if said.get("ask") in ("join", "hosts", "arrive") and self._world.growth is not None:
+            if "ask" in said and self._world.growth is not None:
                 self._world.growth.answer(said, connection.dup())
                 return
             number = int(said["rank"])

@@ -13,10 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from matex_tf import strategies
+from matex_tf.core import world
 from matex_tf.patches.common import keras_lines, model_state, wrapping
 from matex_tf.patches.fit import predict_function, small_calls, step_function
 from matex_tf.patches.fit.model_calls import ModelCalls
-from matex_tf.patches.recovery import growing_fit
+from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.turns import read_ahead
 
 
@@ -47,7 +48,8 @@ class Calls(ModelCalls):
 
     def recovering(self, model: Any, fit: Callable[[], Any]) -> Any:
         """Ranks may also come; see `ModelCalls.recovering`."""
-        return growing_fit.fit(model, fit)
+        growth = world.current().growth
+        return resume_fit.fit(model, fit) if growth is None else growth.fit(model, fit)
 
     def before_fit(self, model: Any, x: Any) -> None:
         """Groups have weights made, about which they meet before their first step; see `ModelCalls.before_fit`."""

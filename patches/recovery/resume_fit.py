@@ -21,9 +21,8 @@ from typing import Any
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
-from matex_tf.errors import EndsToResume, MatexError
+from matex_tf.errors import EndsToResume, MatexError, Refused
 from matex_tf.faults import checkpoints
-from matex_tf.faults.arrival import Refused
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.patches.common import log_once, model_state, wrapping
 from matex_tf.patches.recovery import snapshot

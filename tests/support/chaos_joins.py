@@ -176,7 +176,7 @@ def _ranks(job: subprocess.Popen[bytes]) -> tuple[list[psutil.Process], list[psu
         for process in psutil.Process(job.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 words = process.cmdline()
-                if words[1:3] == ["-m", "matex_tf.job.newcomer"]:
+                if words[1:3] == ["-m", "matex_tf.features.join.newcomer"]:
                     come.append(process)
                 elif words[1:3] == ["-m", "matex_tf"]:
                     began.append(process)

@@ -30,7 +30,7 @@ ROOMS: dict[str, str] = {
     "exchange.network": "core core.transport",
     "strategies": "core exchange exchange.network",
     "faults": "core storage",
-    "watching": "core storage faults",
+    "watching": "core storage",
     "planning": "",
     "launch": "core faults layer",
     "readers": "core readers.tables readers.formats readers.safety readers.places",

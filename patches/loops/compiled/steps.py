@@ -49,7 +49,7 @@ from matex_tf.patches.partition.rules import draws
 from matex_tf.patches.partition.shapes import inference
 from matex_tf.patches.partition.shapes.shaped import HANDLES
 from matex_tf.patches.partition.step import Partitioned
-from matex_tf.patches.recovery import growing_loop, whole_step
+from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.patches.shards import variable as in_parts
 from matex_tf.state import notes, run_state
@@ -115,7 +115,8 @@ class CompiledStep:
         if any(one.is_own for one in given):
             return run(*args, **kwargs)
         from_loop = bool(loops or given or iteration.in_use() and self._may_take())
-        calls = growing_loop.of_job()
+        growth = world.of_job().growth
+        calls = None if growth is None else growth.loops()
         if not from_loop and not self._may_get() and (calls is None or self._speaks_of_ranks):
             return run(*args, **kwargs)
         trusted = contextlib.nullcontext if calls is None else calls.trusted
@@ -252,11 +253,12 @@ class _Traced:
         inputs = [*flat, *self._concrete.captured_inputs]
         return [iteration.of_resource(inputs[place]) for place, _ in self.takes]
 
-    def __call__(self, flat: Sequence[Any], loops: Sequence[Any], calls: growing_loop.Loops | None, rows: int) -> Any:
+    def __call__(self, flat: Sequence[Any], loops: Sequence[Any], calls: Any, rows: int) -> Any:
         """Call it on whole values of what it gets.
 
         Args:
-            calls: lets ranks come; None where none can. rows: of the batch among these values, of no loop; 0: none.
+            calls: of `World.growth`, lets ranks come; None where none can.
+            rows: of the batch among these values, of no loop; 0: none.
         """
         in_parts.join(self._concrete.variables)
         if self._trains and not self._begun:
@@ -438,7 +440,7 @@ class _Traced:
 
     @functools.cached_property
     def obstacle(self) -> str:
-        """See `growing_loop.Step`."""
+        """What it does that depends on more than variables and what it gets, in words; else empty."""
         for node in ops_of(self._concrete.graph):
             if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
                 return "runs Python code, which a rank that comes would not have run"
@@ -450,11 +452,11 @@ class _Traced:
 
     @property
     def version(self) -> int:
-        """See `growing_loop.Step`."""
+        """Another one once `changed` may give more."""
         return len(self._made) + self._is_whole
 
     def changed(self) -> list[tuple[Any, Any, str]]:
-        """See `growing_loop.Step`."""
+        """The variables that it may change: handle, dtype and name of each, in the same order on every rank."""
         made = [self.changes(step) for step in self._made.values() if step is not None]
         if self._is_whole:
             made.append(self._changed_whole)
@@ -518,7 +520,7 @@ class _Run:
 
 
 def _elsewhere() -> str:
-    """See `growing_loop.Loops.call`."""
+    """What trains besides compiled steps, in words; empty for nothing."""
     return "its script also takes gradients, or feeds metrics, outside of compiled steps" if position.touches() else ""
 
 

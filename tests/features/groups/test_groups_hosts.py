@@ -6,6 +6,7 @@ import json
 import pytest
 from jobs import LAUNCHER, Job
 from on_hosts import left
+from there import needs
 
 from benchmarks.hosts import Hosts, unavailable
 from tests.features.groups.test_groups_faults import EPOCHS, SCRIPT
@@ -40,6 +41,7 @@ def test_a_group_for_each_host(tmp_path):
 
 
 @pytest.mark.variants(0)
+@needs("join")
 def test_joins_from_another_host(tmp_path):
     """With a copy of the job file, as the job listens on a network that both have (--center-network). It takes parts of
     batches, and ends with the job. With addresses that the other host cannot reach it is refused in words."""

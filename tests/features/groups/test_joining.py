@@ -6,8 +6,9 @@ import time
 
 import pytest
 from jobs import LAUNCHER, Job
+from there import needs
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), needs("join")]
 
 #: Trains on numbered rows until there is a file `enough`. Writes down a line for each epoch: how many steps this rank
 #: has made in it, and the mean of the numbers of the rows that its job has trained on.

@@ -22,12 +22,13 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
-from matex_tf.faults.arrival import Refused
-from matex_tf.patches.recovery import growing_fit, resume_fit
-from matex_tf.patches.recovery.call_log import CallLog
+from matex_tf.errors import Refused
+from matex_tf.features.join.patches import growing_fit
+from matex_tf.features.join.patches.call_log import CallLog
+from matex_tf.features.join.patches.side_reads import SideReads
+from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.recovery.checkpoint_timer import Due
-from matex_tf.patches.recovery.side_reads import SideReads
-from matex_tf.state import notes, run_state
+from matex_tf.state import notes
 from matex_tf.storage import plain_encoder
 
 #: Seconds since the last answer of the job within which a rank that comes says that it is ready.
@@ -295,9 +296,3 @@ def _marks(tensors: Sequence[Any]) -> list[list[Any]]:
     """What tensors of numbers are told apart by."""
     plain = [np.asarray(one) for one in tensors if one.dtype not in (tf.resource, tf.variant)]
     return [[str(one.dtype), list(one.shape), checksum(one)] for one in plain]
-
-
-def of_job() -> Loops | None:
-    """The compiled steps of the script, in a job to which ranks can come, or on one that comes; None in others."""
-    ranks = world.of_job()
-    return None if ranks.growth is None and ranks.arrival is None else run_state.current().part(Loops)

@@ -28,11 +28,12 @@ from typing import Any
 from matex_tf import settings as settings_module
 from matex_tf.core.world import World
 from matex_tf.errors import harmless
-from matex_tf.faults import placement
-from matex_tf.faults.arrival import Line
 from matex_tf.faults.transactions import kill
-from matex_tf.faults.wanted_hosts import WantedHosts
+from matex_tf.features.join import placement
+from matex_tf.features.join.arrival import Line
+from matex_tf.features.join.wanted_hosts import WantedHosts
 from matex_tf.settings import Settings
+from matex_tf.state import run_state
 
 #: Seconds in which a rank of another host hears whom it shall start, which the ranks say before steps of a `fit`.
 _ORDER_SECONDS = 180.0
@@ -142,6 +143,18 @@ class Growth:
         if os.getpid() != process or self._world.arrival is not None:
             os.kill(os.getpid(), signal.SIGTERM)
         self.leaves = True
+
+    def fit(self, model: Any, run: Callable[[], Any]) -> Any:
+        """Run a `fit` to which ranks can come, see `patches.growing_fit.fit`."""
+        from matex_tf.features.join.patches import growing_fit
+
+        return growing_fit.fit(model, run)
+
+    def loops(self) -> Any:
+        """The compiled steps of the script's own loops, see `patches.growing_loop.Loops`."""
+        from matex_tf.features.join.patches import growing_loop
+
+        return run_state.current().part(growing_loop.Loops)
 
     def reached_at(self, **place: Any) -> None:
         """Say where this rank answers: addresses, port and token."""

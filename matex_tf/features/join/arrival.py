@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from matex_tf.core import namespaces, ports
-from matex_tf.errors import MatexError
+from matex_tf.errors import Refused
 
 #: Seconds between two questions whether the job has come to a `fit`; and between two looks whether it is there.
 _PAUSE = 0.2
@@ -73,10 +73,6 @@ class Line:
         with contextlib.suppress(OSError):
             self._file.close()
         self._socket.close()
-
-
-class Refused(MatexError):
-    """This rank cannot be one of the job's, for a reason that it has found out itself."""
 
 
 class Arrival:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from matex_tf.errors import MatexError, SettingError, harmless
-from matex_tf.faults import placement
-from matex_tf.faults.arrival import Line
+from matex_tf.features.join import placement
+from matex_tf.features.join.arrival import Line
 from matex_tf.watching import registry
 
 #: Seconds between two looks. What two of them in a row have found is taken for what somebody has meant.

@@ -24,8 +24,7 @@ import tensorflow as tf
 
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
-from matex_tf.errors import MatexError
-from matex_tf.faults.arrival import Refused
+from matex_tf.errors import MatexError, Refused
 from matex_tf.faults.checkpoint_files import Place
 from matex_tf.patches.common import active_flag, keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
@@ -313,13 +312,11 @@ def _compiled(model: Any) -> list[str]:
 
 
 def fit(model: Any, run: Callable[[], Any]) -> Any:
-    """Run a `fit` to which ranks can come, if they can come to this job; or else one that can be taken up again.
+    """Run a `fit` to which ranks can come.
 
     Args:
         model: of Keras. run: calls Keras' own; returns the History.
     """
-    if world.current().growth is None:
-        return resume_fit.fit(model, run)
     known = resume_fit.fits()
     if known.under_way is not None:
         return run()

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from matex_tf.patches.recovery import call_log
-from matex_tf.patches.recovery.call_log import CallLog
-from matex_tf.patches.recovery.side_reads import SideReads
+from matex_tf.features.join.patches import call_log
+from matex_tf.features.join.patches.call_log import CallLog
+from matex_tf.features.join.patches.side_reads import SideReads
 
 
 def test_calls():

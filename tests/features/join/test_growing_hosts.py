@@ -50,7 +50,7 @@ class Growing:
 
     def guests(self, host):
         """The processes of ranks that have come, on a host."""
-        return self.ranks(host, "-m matex_tf.job.newcomer")
+        return self.ranks(host, "-m matex_tf.features.join.newcomer")
 
     def end(self, *cut):
         """Let it end: it has the answer of one rank. What it has said, and the ranks of each epoch.

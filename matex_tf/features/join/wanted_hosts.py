@@ -14,7 +14,7 @@ from typing import Protocol
 
 from matex_tf import settings
 from matex_tf.core.world import World
-from matex_tf.faults.placement import Starter, is_host
+from matex_tf.features.join.placement import Starter, is_host
 
 #: Seconds between two looks whether ranks have left.
 _PAUSE = 0.2

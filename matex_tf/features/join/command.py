@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from matex_tf import features
 from matex_tf.cli import run
 from matex_tf.errors import DataError, SettingError, harmless
-from matex_tf.faults import growth, placement
-from matex_tf.faults.arrival import Line
+from matex_tf.features.join import growth, placement
+from matex_tf.features.join.arrival import Line
+from matex_tf.features.registry import functions
 from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.settings import Settings
@@ -76,11 +75,8 @@ def command(given: argparse.Namespace) -> int:
 
 def _by_features(entry: registry.Entry, path: Path, given: Mapping[str, str]) -> dict[str, str] | None:
     """The settings with which ranks join a job, by the first feature that can; see `Feature.joins`."""
-    for feature in features.found().values():
-        module, _, function = feature.joins.partition(":")
-        if module and (flags := getattr(importlib.import_module(module), function)(entry, path, given)) is not None:
-            return dict(flags)
-    return None
+    found = (joins(entry, path, given) for joins in functions("joins"))
+    return next((dict(flags) for flags in found if flags is not None), None)
 
 
 def _grow(entry: registry.Entry, given: argparse.Namespace) -> int:

@@ -104,7 +104,7 @@ class Starter:
         try:
             begun()
             environ = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
-            words = [sys.executable, "-m", "matex_tf.job.newcomer"]
+            words = [sys.executable, "-m", "matex_tf.features.join.newcomer"]
             bridge = self._world.start(words, {**told, "environ": environ, "path": sys.path[1:]})
         except CommunicationError as error:
             return f"a joining rank cannot be started: {error}"

@@ -1,4 +1,4 @@
-"""`python -m matex_tf.job.newcomer`: a rank that comes to a running job, which has started it; see `faults.growth`."""
+"""`python -m matex_tf.features.join.newcomer`: a rank that comes to a running job, which starts it; see growth.py."""
 
 import os
 import signal
@@ -20,8 +20,8 @@ def main() -> None:
     from matex_tf.core import sign
     from matex_tf.core import world as world_module
     from matex_tf.errors import MatexError
-    from matex_tf.faults.arrival import Arrival
-    from matex_tf.faults.growth import Growth
+    from matex_tf.features.join.arrival import Arrival
+    from matex_tf.features.join.growth import Growth
     from matex_tf.job import child_processes, run
     from matex_tf.job.target import Target
     from matex_tf.launch import lifetime

@@ -13,14 +13,13 @@ from matex_tf import settings
 from matex_tf.core import world as world_module
 from matex_tf.core.world import World
 from matex_tf.errors import CommunicationError, SettingError
-from matex_tf.faults import growth, placement
-from matex_tf.faults.arrival import Line
+from matex_tf.features.join import growth, hosts_file, placement
+from matex_tf.features.join.arrival import Line
+from matex_tf.features.join.patches.growing_fit import Questions
 from matex_tf.job import layered
 from matex_tf.patches.recovery.checkpoint_timer import Due
-from matex_tf.patches.recovery.growing_fit import Questions
 from matex_tf.patches.sources.array_fingerprint import Print
 from matex_tf.settings import Settings
-from matex_tf.watching import hosts_file
 
 
 @pytest.fixture
