@@ -71,6 +71,7 @@ class ModelState:
         whole_as: how the model was compiled then.
         rows_apart: the ranks have given rows of their own to a call, so that none is a small one any more.
         epoch_losses: of the epochs of the `fit` that is under way; None where a line has said that they grow.
+        epochs: of the `fit` that is under way, at most.
     """
 
     begin: bool = True
@@ -90,6 +91,7 @@ class ModelState:
     small_calls: dict[Any, Any] = dataclasses.field(default_factory=dict)
     rows_apart: bool = False
     epoch_losses: list[float] | None = dataclasses.field(default_factory=list)
+    epochs: int = 1
     row_choice: RowChoice | None = None
     whole: bool | None = None
     whole_as: tuple[bool, ...] = ()

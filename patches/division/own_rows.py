@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.patches.common import row_slicing
+from matex_tf.patches.common import look_ahead, row_slicing
 from matex_tf.patches.data import local_batch
 from matex_tf.patches.data.local_batch import BatchShapes, LocalBatch
 from matex_tf.patches.division import deferred, first_rows, purity, window_rows
@@ -69,22 +69,24 @@ class Divided(NamedTuple):
         return f"each rank runs {maps} of the tf.data pipeline for its rows of each batch (--data exact){every}"
 
 
-def divide(dataset: Any, whole: Any = None) -> Divided:
+def divide(dataset: Any, whole: Any = None, batches_used: int | None = None) -> Divided:
     """The pipeline of this rank's rows.
 
     Args:
         dataset: the script's.
         whole: see `window_rows.parts`.
+        batches_used: in all of a walk, at most; None where nobody knows.
     """
+    most = None if batches_used is None else batches_used + look_ahead.batches_ahead(unwrapped(dataset))
     try:
-        return _divide(unwrapped(dataset), whole)
+        return _divide(unwrapped(dataset), whole, most)
     except (AttributeError, TypeError, ValueError) as error:
         return _whole(Reason.UNLIKE(error=f"{type(error).__name__}: {error}"))
     except Unfit as error:
         return _whole(error.why)
 
 
-def _divide(dataset: Any, whole: Any) -> Divided:
+def _divide(dataset: Any, whole: Any, most: int | None) -> Divided:
     behind: list[Any] = []
     batched = dataset
     while _may_follow(batched):
@@ -104,6 +106,7 @@ def _divide(dataset: Any, whole: Any) -> Divided:
         if shapes is not None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return _whole(Reason.SHAPES())
         form = _in_front(form, behind, int(batched._batch_size))
+    form, behind = _no_further(form, behind, int(batched._batch_size), most)
     data = _parts(batched, form, 0 if shapes is None else local_batch.remember(shapes), whole)
     for one in reversed(behind):
         data = _again(data, one)
@@ -114,10 +117,31 @@ def _divide(dataset: Any, whole: Any) -> Divided:
     maps = len(form.stages) + sum(calls.kind(one) == "map" for one in behind)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
+    if look_ahead.is_asynchronous(dataset):
+        options.experimental_optimization.inject_prefetch = False  # it has what the script's has
     result = result.with_options(options)
     if shapes is not None:
         notes.put(result, shapes)  # as long as the data are walked over
     return Divided(result, promised, maps, form.kept)
+
+
+def _no_further(
+    form: deferred.Deferred, behind: list[Any], size: int, most: int | None
+) -> tuple[deferred.Deferred, list[Any]]:
+    """What makes no more batches than one process: stages of a rank's own rows read ahead by other numbers, so that
+    some ranks would draw the order of an epoch that one process has not begun, and others would not.
+
+    Args:
+        behind: what stands behind `batch`, the last one first.
+        size: of a batch.
+        most: batches that one process makes; None where nobody knows.
+    """
+    if most is None:
+        return form, behind
+    last = next((place for place, one in enumerate(behind) if calls.kind(one) in ("repeat", "skip", "take")), None)
+    if last is None:
+        return form._replace(source=form.source.take(most * size)), behind
+    return form, [*behind[:last], behind[last].take(most), *behind[last:]]
 
 
 def _again(data: Any, dataset: Any) -> Any:
@@ -252,15 +276,15 @@ class Pipeline(decide.Data):
 
     source = Source.DIVIDED
 
-    def __init__(self, dataset: Any, made: Made):
-        self._dataset, self._made, self._rows = dataset, made, None
+    def __init__(self, dataset: Any, made: Made, batches_used: int | None):
+        self._dataset, self._made, self._rows, self._used = dataset, made, None, batches_used
         self.divided = _whole(NOTHING)
 
     def unfit(self) -> Why:
         """See `decide.Data`."""
         if not self._made.ordered:
             return Reason.ORDER()
-        self.divided = divide(self._dataset)
+        self.divided = divide(self._dataset, batches_used=self._used)
         compares = self._made.source is not pipeline_ownership.Source.SAME and settings.current().rows == "auto"
         if compares and self.divided.dataset is not None:
             try:
@@ -274,14 +298,15 @@ class Pipeline(decide.Data):
         return decide.compared(lambda: decide.first_of(self._rows), self._made, what)
 
 
-def decided(dataset: Any, made: Made, what: str) -> Divided:
+def decided(dataset: Any, made: Made, what: str, batches_used: int | None) -> Divided:
     """The pipeline of this rank's rows; `dataset` None in it where every rank runs the whole. All ranks come here.
 
     Args:
         dataset: batches that every rank has.
         made: what is known of it.
         what: whose data these are: "fit", "evaluate" or "predict".
+        batches_used: see `divide`.
     """
-    pipeline = Pipeline(dataset, made)
+    pipeline = Pipeline(dataset, made, batches_used)
     decision = decide.decide(pipeline, what)
     return _whole(decision.why) if decision.source is Source.WHOLE else pipeline.divided

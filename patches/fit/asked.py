@@ -18,6 +18,12 @@ COMPARED = (
 )
 
 
+def epochs(fit: Callable[..., Any], args: Any, kwargs: Any) -> int:
+    """How many epochs a call of `fit` has, at most. Args: see `compare`."""
+    given = inspect.signature(fit).bind(*args, **kwargs).arguments
+    return int(given.get("epochs", 1)) - int(given.get("initial_epoch", 0))
+
+
 def compare(fit: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Compare the arguments of a call of `fit`. All ranks come here.
 

@@ -87,6 +87,7 @@ class ModelCalls(abc.ABC):
         notes.begin, notes.epoch_losses = True, []
         ranks.at(f"the start of fit of {model.name}")
         asked.compare(wrapped, args, kwargs)
+        notes.epochs = asked.epochs(wrapped, args, kwargs)
         self.before_fit(model, args[0] if args else kwargs.get("x"))
         if isinstance(model.train_function, self.step_function):
             model.train_function.feed.begin_fit()

@@ -7,11 +7,13 @@
   go of an iterator, at the end of each epoch, wakes the thread first and notes after that that it shall end. A thread
   that is quick finds no such note, sleeps on, and the epoch waits for it: for up to as long as it took, most often
   where a rank has a core. So ranks with up to `MOST` cores have pipelines that are not tuned: there each stage works on
-  as many elements at once as there are cores, and prefetching adapts by itself.
+  as many elements at once as there are cores, and prefetching adapts by itself. They make the next element
+  as tuned ones do (`look_ahead`): else an epoch of a `shuffle` that one process begins at the end of a `fit` would not
+  be drawn, and the next `fit` on the same data would have another order.
 
 Relies on (TensorFlow 2.13 to 2.21, private): `Context.config` of tensorflow.python.eager.context, a property that gives
 the ConfigProto by which TensorFlow makes its threads; on `experimental.disable_thread_spinning` of that; and on
-`OwnedIterator._create_iterator` of tensorflow.python.data.ops.iterator_ops. Public: `tf.data.Options.autotune`.
+`OwnedIterator._create_iterator` of tensorflow.python.data.ops.iterator_ops. Public: the fields of `tf.data.Options`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from matex_tf.patches.common import wrapping
+from matex_tf.patches.common import look_ahead, wrapping
 
 #: What tf.data works on at once, at most, in a stage that it does not tune.
 MOST = 16
@@ -50,12 +52,16 @@ def _threads() -> int:
 
 def _without_tuning(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
     dataset = args[0] if args else kwargs["dataset"]
-    if _threads() > MOST or dataset.options().autotune.enabled is not None:
+    given = dataset.options()
+    if _threads() > MOST or given.autotune.enabled is not None:
         return wrapped(dataset)
     import tensorflow as tf
 
     options = tf.data.Options()
     options.autotune.enabled = False
-    result = wrapped(dataset.with_options(options))
+    optimized = given.experimental_optimization
+    rewritten = False not in (optimized.apply_default_optimizations, optimized.inject_prefetch)
+    ahead = look_ahead.steady(dataset) if rewritten else dataset
+    result = wrapped(ahead.with_options(options))
     iterator._dataset = dataset  # what others know it by
     return result

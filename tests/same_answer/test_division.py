@@ -147,6 +147,13 @@ def test_training(ranks, kind):
     same(ranks(division.trained, kind=kind))
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kind", ["no map", "map", "batches"])
+def test_data_of_several_fits(ranks, kind):
+    """Where the orders of a second `fit` begin follows from what one process has read ahead in the first one."""
+    same(ranks(division.fitted_again, kind=kind))
+
+
 def test_files_of_each_rank(ranks):
     """Ranks find out by the first batch that their files hold other rows, and go back to whole batches."""
     results = ranks(division.own_files, (1, 2, 3), meets="merge metrics")

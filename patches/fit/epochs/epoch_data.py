@@ -76,7 +76,8 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
         if predicting is not None:
             model_state.of(predicting).predicts = found.made
         if of_tf_data:
-            _divide(iterator, found.made, what)
+            steps = iterator.steps_per_epoch if training else None
+            _divide(iterator, found.made, what, steps and steps * model_state.of(fitted).epochs)
     if of_tf_data:
         unused_iterators.leave_out(iterator)
     return result
@@ -91,12 +92,16 @@ def _draws_of(iterator: Any) -> tuple[bool, bool]:
     return counted, counted and not iterator.steps_per_epoch and not shuffles_batches
 
 
-def _divide(iterator: Any, made: Made, what: str) -> None:
-    """Let an epoch iterator of Keras make this rank's rows of each batch alone, where that can be done."""
+def _divide(iterator: Any, made: Made, what: str, batches_used: int | None) -> None:
+    """Let an epoch iterator of Keras make this rank's rows of each batch alone, where that can be done.
+
+    Args:
+        batches_used: in all, at most; None where nobody knows.
+    """
     with source_sharding.paused():
         if not decide.asked(Source.DIVIDED, what == "fit"):
             from_generator.look(iterator._distributed_dataset, what)
-        divided = own_rows.decided(iterator._distributed_dataset, made, what)
+        divided = own_rows.decided(iterator._distributed_dataset, made, what, batches_used)
     if divided.dataset is not None:
         one_rank_shapes.note_rows(divided.dataset, divided.rows)
         iterator._distributed_dataset = divided.dataset

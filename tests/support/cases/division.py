@@ -8,6 +8,7 @@ import io
 import mmap
 import os
 import tempfile
+import time
 from unittest import mock
 
 import keras
@@ -385,6 +386,32 @@ def trained(kind):
     result["evaluate"] = numbers(model.evaluate(plain, verbose=0))
     result["predict"] = model.predict(plain.map(lambda x, y: x) if kind == "steps" else plain, verbose=0)
     return result
+
+
+class Slow(keras.callbacks.Callback):
+    """Steps that take longer than their batches."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.01)
+
+
+def fitted_again(kind):
+    """The losses of several calls of `fit`, each of which goes on with the orders that the data draw."""
+    keras.utils.set_random_seed(7)
+    x, y = table()
+    x, y = x[:50], y[:50]
+
+    def work(x, y):
+        return tf.sin(x), y
+
+    data = {
+        "no map": lambda: SLICES((x, y)).shuffle(50).repeat().batch(10),
+        "map": lambda: SLICES((x, y)).map(work, 2).shuffle(50).repeat().batch(8).prefetch(AUTOTUNE),
+        "batches": lambda: SLICES((x, y)).shuffle(50).map(work, AUTOTUNE).batch(10).repeat().prefetch(AUTOTUNE),
+    }[kind]()
+    model, steps = compiled(classifier()), [(2, 5), (2, 5), (1, 3), (1, 3), (1, 3), (2, 4)]
+    given = [dict(epochs=epochs, steps_per_epoch=count, verbose=0, callbacks=[Slow()]) for epochs, count in steps]
+    return [model.fit(data, **one).history["loss"] for one in given]
 
 
 @by_patches
