@@ -13,7 +13,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.patches.common import sharing_report
 from matex_tf.patches.data import batches
-from matex_tf.patches.loops.compiled import steps
+from matex_tf.patches.loops.compiled import traced
 from tests.support.cases.common import classifier, crossentropy, momentum, table
 from tests.support.cases.division import Worked
 
@@ -292,7 +292,7 @@ class Lengths(_Step):
     def run(self, data=None, epochs=2):
         rows = tf.ragged.constant([[(i * j) % 9 for j in range(20 + i // 5)] for i in range(60)])
         data = tf.data.Dataset.from_tensor_slices((rows, table(60)[1])).batch(5)
-        with mock.patch.object(steps, "MOST_SHAPES", 4):
+        with mock.patch.object(traced, "MOST_SHAPES", 4):
             return super().run(data.map(lambda x, y: (x.to_tensor(), y)))
 
 
