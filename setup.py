@@ -100,7 +100,7 @@ setup(
         "matex_tf": ["py.typed"],
         "matex_tf.features": ["known.txt"],
         "matex_tf.features.label": ["page/*"],
-        "matex_tf.watching": ["*.html"],
+        "matex_tf.features.trace": ["*.html"],
         "matex_tf.features.watch": ["*.json"],
     },
     # No TensorFlow and no MPI: a cluster has its own. mpi4py brings neither.

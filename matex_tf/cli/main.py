@@ -21,7 +21,6 @@ COMMANDS = {
     for name, text, needs_words in (
         ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
         ("doctor", "check this machine, and say what to do", False),
-        ("trace", "say where the time of a step went: matex-tf trace FILE.json", True),
         ("bench", "measure the exchange on this machine or cluster: matex-tf bench allreduce", True),
         ("completion", "let bash, zsh or fish complete commands and options: matex-tf completion bash", True),
     )

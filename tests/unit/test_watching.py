@@ -9,13 +9,11 @@ import time
 import pytest
 
 from matex_tf import settings
-from matex_tf.cli.trace import PARTS
 from matex_tf.core.world import World
-from matex_tf.watching import job_state, progress, registry, timeline_page
+from matex_tf.watching import job_state, progress, registry
 from matex_tf.watching.meter import Meter
 from matex_tf.watching.progress import Progress
 from matex_tf.watching.reporter import Reporter
-from matex_tf.watching.timeline_page import Step
 
 
 def counts(rank, seconds, step=0, *, wait=0.0, exchange=0.0, feed=0.0, generation=0, size=3, **more):
@@ -225,36 +223,3 @@ def _until(there):
     while not there():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def steps(parts, gap=0.0, length=10_000.0):
-    """Ten steps of each rank, whose parts are shares of it."""
-    return [
-        Step(rank, f"train step {number} of </script>", number * length * (1 + gap), length,
-             parts={name: share * length for name, share in own.items()},
-             spans=[("wait", number * length * (1 + gap) + 5, 10.0, "<b>")])
-        for rank, own in enumerate(parts) for number in range(10)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("parts", "gap", "length", "expected"),
-    [
-        ([{"compute": 0.9}] * 2, 0.0, 1e4, "More ranks will pay"),
-        ([{"compute": 0.9}] * 2, 1.0, 1e4, "46% of the time lies between steps"),
-        ([{"wait": 0.5}, {"wait": 0.05}], 0.0, 1e4, "The others wait for rank 1"),
-        ([{"wait": 0.5}, {"wait": 0.4}], 0.0, 1e4, "they share cores"),
-        ([{"network": 0.5}, {"network": 0.4}], 0.0, 1e4, "The network takes 50% of a step"),
-        ([{"reduce": 0.6}] * 2, 0.0, 1e3, "batches are small for so many ranks"),
-    ],
-)
-def test_page(parts, gap, length, expected):
-    """What to try follows from where time goes. Names of the run cannot be taken for HTML."""
-    all_steps = steps(parts, gap, length)
-    usual = {rank: [step for step in all_steps if step.rank == rank] for rank in range(2)}
-    advice = timeline_page.advice(all_steps, usual)
-    assert expected in " ".join(advice), advice
-    page = timeline_page.render(all_steps, usual, PARTS, "<img src=x>")
-    assert "@" not in page.replace("@media", "") and "<img" not in page and page.count("</script>") == 2
-    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    assert [len(lane["steps"]) for lane in data["lanes"]] == [10, 10]

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 from matex_tf import settings as settings_module
-from matex_tf.cli import trace as timeline
 from matex_tf.core.trace import BY_XLA
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
@@ -24,10 +23,11 @@ from matex_tf.job import launching
 from matex_tf.job.command_line import SETTING_PAGES, Convert, Parser, one_of, text, whole
 from matex_tf.job.target import Target
 from matex_tf.launch import mpirun_command, mpirun_process, resources
+from matex_tf.planning import timeline
 from matex_tf.planning.cost_model import FRAMES, Machine
+from matex_tf.planning.timeline import Step, settled
 from matex_tf.settings import Settings
 from matex_tf.storage import atomic_file
-from matex_tf.watching.timeline_page import Step, settled
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}

@@ -16,8 +16,8 @@ from matex_tf.features.plan import command as planning
 from matex_tf.features.plan import predict, probe
 from matex_tf.planning import cost_model, step_cost
 from matex_tf.planning.cost_model import CodecCost, Machine, hierarchical
+from matex_tf.planning.timeline import Step
 from matex_tf.settings import Settings
-from matex_tf.watching.timeline_page import Step
 from tests.features.plan.cases import measured
 
 MACHINE = Machine(

@@ -6,43 +6,15 @@ import html
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from matex_tf.planning.timeline import EXCHANGE, Step, settled
 
 #: Steps of a rank that the lanes hold, those in the middle of the run.
 STEPS_SHOWN = 40
 
 _TEMPLATE = Path(__file__).with_name("timeline.html")
-_EXCHANGE = ("pack", "wait", "reduce", "network", "agree", "other")
-
-
-@dataclass
-class Step:
-    """One step of one rank.
-
-    Attributes:
-        rank, what: whose, and which.
-        begin, length: in microseconds.
-        nbytes: of what was exchanged.
-        parts: microseconds by part. Where exchanges have threads of their own, parts overlap and add up to more.
-        spans: part, begin, length and what, for the picture.
-        work: microseconds in which the rank's cores were at work, all its threads together, for anything but exchanges.
-    """
-
-    rank: int
-    what: str
-    begin: float
-    length: float
-    nbytes: int = 0
-    parts: dict[str, float] = field(default_factory=dict)
-    spans: list[tuple[str, float, float, str]] = field(default_factory=list)
-    work: float = 0.0
-
-
-def settled(steps: Sequence[Step]) -> Sequence[Step]:
-    """All but the first steps, in which graphs are traced and memory is mapped."""
-    return steps[min(3, len(steps) // 2) :]
 
 
 def render(steps: Sequence[Step], usual: Mapping[int, Sequence[Step]], colours: Mapping[str, str], name: str) -> str:
@@ -114,7 +86,8 @@ def advice(steps: Sequence[Step], usual: Mapping[int, Sequence[Step]]) -> list[s
     ranks = sorted(usual)
     waits = {rank: part(rank, "wait") for rank in ranks}
     longest, shortest = max(ranks, key=waits.__getitem__), min(ranks, key=waits.__getitem__)
-    network, exchange = max(part(rank, "network") for rank in ranks), max(part(rank, *_EXCHANGE) for rank in ranks)
+    network = max(part(rank, "network") for rank in ranks)
+    exchange = max(part(rank, *EXCHANGE, "other") for rank in ranks)
     between = max(_between(steps, rank) for rank in ranks)
     length = statistics.fmean(step.length for rank in ranks for step in usual[rank]) / 1e3
     found = []
