@@ -22,7 +22,6 @@ COMMANDS = {
         ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
         ("doctor", "check this machine, and say what to do", False),
         ("bench", "measure the exchange on this machine or cluster: matex-tf bench allreduce", True),
-        ("completion", "let bash, zsh or fish complete commands and options: matex-tf completion bash", True),
     )
 }
 

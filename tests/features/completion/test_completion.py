@@ -8,10 +8,11 @@ import subprocess
 import time
 
 import pytest
+from there import case
 
-from matex_tf.cli import completion
 from matex_tf.cli.main import commands, main
 from matex_tf.errors import SettingError
+from matex_tf.features.completion import command as completion
 
 #: How bash calls a function of `complete -F`, but that `compopt` says what it does.
 BY_HAND = r"""
@@ -71,8 +72,8 @@ def test_every_option_of_a_command(script, command):
         ("matex-tf run -n 4 --progr", {"--progress"}),
         ("matex-tf run -n 4 train.py --fil", {"FILES"}),
         ("matex-tf run --trace ", {"FILES"}),
-        ("matex-tf top --on", {"--once"}),
-        ("matex-tf top 4711 --on", {"--once"}),
+        case("watch", "matex-tf top --on", {"--once"}),
+        case("watch", "matex-tf top 4711 --on", {"--once"}),
     ],
 )
 def test_lines(script, line, expected):
