@@ -27,7 +27,7 @@ FOLDERS = ("matex_tf", "patches", "readers")
 PAGES = {
     "matex_tf/": "running.md",
     "matex_tf/features/groups/": "strategies-reference.md",
-    "matex_tf/cli/bench.py": "benchmarks.md",
+    "matex_tf/features/bench/": "benchmarks.md",
     "matex_tf/features/horovod/command.py": "from-horovod.md",
     "matex_tf/core/": "exchange.md",
     "matex_tf/exchange/": "exchange.md",

@@ -21,7 +21,6 @@ COMMANDS = {
     for name, text, needs_words in (
         ("run", "run a script on many ranks: matex-tf run -n 4 train.py", False),
         ("doctor", "check this machine, and say what to do", False),
-        ("bench", "measure the exchange on this machine or cluster: matex-tf bench allreduce", True),
     )
 }
 

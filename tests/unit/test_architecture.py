@@ -103,13 +103,11 @@ ROOMS: dict[str, str] = {
         " patches.partition.rules patches.partition.shapes patches.checking patches.recovery patches.shards"
     ),
     "job": (
-        "core layer exchange launch faults watching patches patches.common"
+        "core layer launch faults watching patches patches.common"
         " patches.files patches.imports features"
     ),
     "cli.checks": "facts launch layer",
-    "cli": (
-        "cli.checks matex_tf core storage exchange faults planning watching launch job features"
-    ),
+    "cli": "cli.checks core watching launch job features",
 }  # fmt: skip
 FOR_ALL = {"errors", "settings", "state"}  # modules
 

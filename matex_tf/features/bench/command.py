@@ -95,7 +95,8 @@ def command(given: argparse.Namespace) -> int:
     atomic_file.require(given.json, "--json")
     ranks = given.ranks or max(2, resources.default_ranks(given.hosts))
     line = mpirun_command.mpirun_line(mpirun_command.find_mpirun(), ranks, given.hosts, 0)
-    line += [sys.executable, "-m", "matex_tf.cli.bench", f"--repeat={given.repeat}", f"--json={given.json}"]
+    line += [sys.executable, "-m", "matex_tf.features.bench.command"]
+    line += [f"--repeat={given.repeat}", f"--json={given.json}"]
     line += [f"--sizes={','.join(map(str, given.sizes))}"] if given.sizes else []
     return mpirun_process.run(line, local=not given.hosts and not resources.in_batch_system())
 
