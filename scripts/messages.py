@@ -63,7 +63,7 @@ PAGES = {
     "patches/division/": "data.md",
     "patches/files/": "files-reference.md",
     "matex_tf/features/horovod/": "horovod-reference.md",
-    "patches/keras2/": "keras2-reference.md",
+    "matex_tf/features/keras2/": "keras2-reference.md",
     "patches/loops/": "loops.md",
     "patches/recovery/": "faults-reference.md",
     "matex_tf/features/samples/": "samples-reference.md",

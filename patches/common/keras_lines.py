@@ -37,6 +37,15 @@ def keras_is_2() -> bool:
     return any(os.path.isdir(os.path.join(place, "src", "engine")) for place in places or ())
 
 
+#: Modules of Keras 2, and their classes that apply gradients.
+OPTIMIZERS_2 = {
+    "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", "Optimizer"),
+    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2",),
+    "tf_keras.src.mixed_precision.loss_scale_optimizer": ("LossScaleOptimizer", "LossScaleOptimizerV3"),
+    "tf_keras.src.optimizers.optimizer_v1": ("TFOptimizer",),
+}
+
+
 def version() -> tuple[int, ...]:
     """The first two numbers of the version of the package `keras` that is imported."""
     module = sys.modules.get("keras.src.version") or sys.modules.get("keras")

@@ -94,7 +94,7 @@ class Fit:
         initial = getattr(self.model, "_initial_epoch", None)
         with _logs_go_on(self._callbacks, self._kept["logs"]):
             result = call()
-        if initial is not None:  # Keras 2 has it elsewhere, see keras2/trainer.py
+        if initial is not None:  # Keras 2 has it elsewhere, which a feature serves
             self.model._initial_epoch = initial  # not where BackupAndRestore would begin
         return result
 

@@ -1,6 +1,5 @@
 """Ranks that die: the others carry on, and end with the answer of a training in which none did."""
 
-import importlib.util
 import json
 import re
 import sys
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import warm
 from jobs import LAUNCHER, Job
+from there import needs_keras_2
 
 from matex_tf.launch import mpirun_command
 
@@ -372,7 +372,7 @@ with open(f"result.{rank}", "w") as file:
 
 
 @pytest.mark.variants(0)
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+@needs_keras_2()
 def test_keras_2(tmp_path, server):
     """The others carry on, to the answer of one rank."""
     found = []

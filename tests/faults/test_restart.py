@@ -1,6 +1,5 @@
 """`--faults restart`: when a rank dies the job starts again and ends with the answer of one in which none died."""
 
-import importlib.util
 import json
 import re
 import shutil
@@ -14,6 +13,7 @@ import restart_scripts
 import warm
 from chaos import differences
 from jobs import LAUNCHER, Ended, Job
+from there import needs_keras_2
 
 from matex_tf.faults.checkpoints import Checkpoints
 
@@ -78,7 +78,7 @@ def test_what_is_kept(server, tmp_path, first_of):
 
 
 @pytest.mark.variants(0)
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+@needs_keras_2()
 def test_keras_2(server, tmp_path):
     """The same with Keras 2: rank 0 dies in the second fit, on two ranks."""
     script = restart_scripts.TWO_FITS.replace("np, keras", "np, tf_keras as keras")

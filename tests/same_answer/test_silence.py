@@ -1,20 +1,17 @@
 """No job of several ranks does the work of one without a word."""
 
-import importlib.util
 import sys
 
 import pytest
 from jobs import LAUNCHER, Job
-from there import case
+from there import case, needs_keras_2
 
 from tests.support.cases import silence
 from tests.support.frameworks import TORCH, write
 
 NOTHING = "nothing was split: "
 OWN = "most of what is tried here is work that each rank does by itself"
-LEGACY = pytest.mark.skipif(
-    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs"
-)
+LEGACY = needs_keras_2()
 
 #: What trains, and how what is said at the end begins; "" for what is shared out.
 SAID = {

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tests.md"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 
-KERAS_2 = ("tests/same_answer/test_keras2.py",)
+KERAS_2 = ("tests/features/keras2/test_keras2.py",)
 SMOKE = ("-m", "smoke")
 
 

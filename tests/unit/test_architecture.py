@@ -84,11 +84,6 @@ ROOMS: dict[str, str] = {
         " patches.files"  # whether the script asks for its rank
         " patches.steps"
     ),
-    "patches.keras2": (
-        "core exchange strategies patches.common patches.across_rows patches.data patches.keras patches.fit"
-        " patches.sources"
-        " patches.fit.step patches.saving patches.recovery patches.loops"
-    ),
     "patches.steps": "strategies watching patches patches.common",
     "patches.saving": "core storage patches.common patches.keras patches.fit patches.shards",
     "patches.files": "core layer patches patches.common",

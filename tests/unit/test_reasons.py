@@ -12,14 +12,17 @@ from matex_tf.patches.sources.reasons import NOTHING, Reason, Why
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Where the work on data is divided or not.
-ROOMS = ("sources", "data", "division", "turns", "loops", "keras2", "fit")
+ROOMS = (
+    *(f"patches/{one}" for one in ("sources", "data", "division", "turns", "loops", "fit")),
+    "matex_tf/features/keras2",
+)
 
 
 def used():
     """By name of a reason: the calls in the code, as (file, names of what they are given)."""
     found = {}
     for room in ROOMS:
-        for path in (ROOT / "patches" / room).rglob("*.py"):
+        for path in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Why":
                     assert path.name == "reasons.py", f"{path}: a reason that is not on the list"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from compare import alike
+from there import needs_keras_2
 from virtual import VirtualMessenger
 
 from matex_tf.core.waiting import StallDetector
@@ -10,7 +11,6 @@ from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange.network import messenger
 from matex_tf.features.gossip.pairwise_average import PairwiseAverager
 from matex_tf.features.gossip.topology import Partners
-from matex_tf.patches.common import keras_lines
 from tests.features.gossip.cases import gossip as gossip_cases
 from tests.features.gossip.cases import halfway
 from tests.features.gossip.cases.halfway import start, traffic
@@ -359,7 +359,7 @@ def test_refused(chosen, ranks, word):
 
 
 @pytest.mark.variants(0)
-@pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
+@needs_keras_2()
 def test_keras_2(ranks):
     """The ranks end alike, and have learned."""
     found = ranks(keras2.alone, (2,), strategy="gossip", meets="average weights")

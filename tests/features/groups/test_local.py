@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from compare import alike, same
+from there import needs_keras_2
 
 from matex_tf.errors import SettingError
 from matex_tf.features.groups.local import deal
-from matex_tf.patches.common import keras_lines
 from matex_tf.settings import Settings
 from tests.features.groups.cases import local
 from tests.support.cases import keras2
@@ -204,7 +204,7 @@ def test_says_that_it_falls_behind(ranks, form):
 
 
 @pytest.mark.variants(0)
-@pytest.mark.skipif(not keras_lines.has_keras_2(), reason="needs tf_keras, which scripts/setup installs")
+@needs_keras_2()
 def test_keras_2(ranks):
     """It gives what its formulas give."""
     outer = {"local_every": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9}

@@ -1,10 +1,9 @@
 """`matex-tf verify`: a training on several ranks beside that on one."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
+from there import needs_keras_2
 
 from matex_tf.features.verify import command, compare, judge, record
 from matex_tf.features.verify.record import BATCH, SLOTS, WEIGHTS, Moment
@@ -75,7 +74,7 @@ for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(14):
 
 @pytest.mark.variants(0)
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras, which scripts/setup installs")
+@needs_keras_2()
 def test_keras_2(tmp_path):
     """All steps of a script on Keras 2 are recorded: 4 of fit, one by itself, 5 of the loop."""
     (tmp_path / "script.py").write_text(KERAS_2)

@@ -17,7 +17,6 @@ import tensorflow as tf
 from matex_tf.features.verify.patches import own_loops, recorder
 from matex_tf.patches.common import keras_lines, wrapping
 from matex_tf.patches.common.active_flag import ActiveFlag
-from matex_tf.patches.keras2.optimizers import CLASSES
 
 #: While an optimizer applies gradients, which may hand them on to another.
 _applying = ActiveFlag("applying gradients")
@@ -31,7 +30,7 @@ def install(module: ModuleType) -> None:
     elif name.endswith("training"):
         recorder.watch_model(module, "Model")
     else:
-        for path in CLASSES[name]:
+        for path in keras_lines.OPTIMIZERS_2[name]:
             owner = wrapping.require(module, path)
             owner.apply_gradients = _recording(owner.apply_gradients)
 

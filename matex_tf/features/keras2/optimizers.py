@@ -20,18 +20,10 @@ from matex_tf.patches.keras import optimizer as hook
 from matex_tf.patches.loops import gradient_updates, position
 from matex_tf.strategies.base import Update
 
-#: Modules, and their classes that apply gradients.
-CLASSES = {
-    "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", "Optimizer"),
-    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2",),
-    "tf_keras.src.mixed_precision.loss_scale_optimizer": ("LossScaleOptimizer", "LossScaleOptimizerV3"),
-    "tf_keras.src.optimizers.optimizer_v1": ("TFOptimizer",),
-}
-
 
 def install(module: ModuleType) -> None:
-    """Patch a module of `CLASSES`."""
-    for name in CLASSES[keras_lines.place(module.__name__)]:
+    """Patch a module of `keras_lines.OPTIMIZERS_2`."""
+    for name in keras_lines.OPTIMIZERS_2[keras_lines.place(module.__name__)]:
         wrapping.method(module, f"{name}.apply_gradients", _apply_gradients)
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from matex_tf.features.keras2 import sequences
 from matex_tf.patches.common import log_once, model_state, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, local_batch
 from matex_tf.patches.data.local_batch import LocalBatch
-from matex_tf.patches.keras2 import sequences
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.patches.sources import decide, source_sharding
 from matex_tf.patches.sources.decide import Source

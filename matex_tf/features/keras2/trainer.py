@@ -16,9 +16,9 @@ from typing import Any
 
 from matex_tf import settings
 from matex_tf.errors import MatexError
+from matex_tf.features.keras2 import steps
 from matex_tf.patches.common import under_way, wrapping
 from matex_tf.patches.fit.model_calls import ModelCalls
-from matex_tf.patches.keras2 import steps
 from matex_tf.patches.recovery import resume_fit
 
 
