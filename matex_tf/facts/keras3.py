@@ -70,7 +70,6 @@ UPDATES = (
          "_backend_apply_gradients _accumulated_gradients", "gradient accumulation", since="3.5"),
     Fact("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer",
          "apply dynamic_scale initial_scale", "a loss scale sees what is infinite on any rank"),
-    Fact("keras.src.optimizers.optimizer", "", "Optimizer", "what is an optimizer"),
     Fact("keras.src.optimizers.schedules.learning_rate_schedule", "", "LearningRateSchedule", "what is a schedule"),
 )  # fmt: skip
 

@@ -27,6 +27,7 @@ DATA = (
     Fact(f"{_OPS}.map_op", "_MapDataset", "_map_func", "what a pipeline is made of"),
     Fact(f"{_OPS}.map_op", "_ParallelMapDataset", "_map_func _num_parallel_calls _deterministic",
          "what a pipeline is made of"),
+    Fact(f"{_OPS}.prefetch_op", "_PrefetchDataset", "_buffer_size", "what a pipeline reads ahead"),
     Fact(f"{_OPS}.range_op", "_RangeDataset", "_step", "what a pipeline is made of"),
     Fact(f"{_OPS}.shuffle_op", "_ShuffleDataset", "_seed", "what a pipeline is made of"),
     Fact(f"{_OPS}.from_tensors_op", "_TensorDataset", "_tensors", "what a pipeline is made of"),

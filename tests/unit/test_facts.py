@@ -60,7 +60,7 @@ def defined(tree):
     """What a file defines itself."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.arg):
             found.add(node.arg)
@@ -127,7 +127,9 @@ def module_names(path, tree):
     known_as, found = aliases(tree)
     found = {((module,), name) for module, name in found}
     patched = [place for place, patch in table.PATCHES if f"patches/{patch.replace('.', '/')}.py" == path]
-    patched += [place for place, patch in table.of_features() if f"{patch.replace('.', '/')}.py" == path]
+    patched += [
+        place for place, patch in (*table.of_features(), *table.recording()) if f"{patch.replace('.', '/')}.py" == path
+    ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known_as:
             found.add((tuple(known_as[node.value.id]), node.attr))

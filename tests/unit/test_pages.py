@@ -28,6 +28,6 @@ def test_every_page_that_a_message_names():
     root = check_docs.ROOT
     sources = [path for folder in ("matex_tf", "patches", "readers") for path in (root / folder).rglob("*.py")]
     named = {name for path in sources for name in re.findall(r"docs/[a-z0-9_/-]+\.md", path.read_text())}
-    assert len(named) > 20
+    assert len(named) > 10
     for name in named:
         assert pages.text(name).startswith("# ")

@@ -8,6 +8,7 @@ FACTS = (
     Fact("keras.src.trainers.data_adapters.data_adapter_utils", "", "unpack_x_y_sample_weight", "the parts of a batch"),
     Fact("keras.src.optimizers.base_optimizer", "BaseOptimizer",
          "_model_variables_moving_average _trainable_variables_indices _var_key", "slots follow their variables"),
+    Fact("keras.src.optimizers.optimizer", "", "Optimizer", "what is an optimizer"),
     Fact("keras.src.optimizers.adafactor", "Adafactor", "_r _c", "slots that lack an axis"),
     Fact("tf_keras.src.optimizers.optimizer", "Optimizer", "_model_variables_moving_average",
          "slots follow their variables"),
