@@ -24,9 +24,14 @@ def steady(dataset: Any) -> Any:
     last = _without_options(dataset)
     if not is_asynchronous(last):
         return dataset.prefetch(1)
-    if _name(last) == "Prefetch" and int(last._buffer_size) < 0 and _shuffles(last):
+    if _name(last) == "Prefetch" and int(last._buffer_size) < 0 and shuffles(last):
         return last._input_dataset.prefetch(1).with_options(dataset.options())
     return dataset
+
+
+def shuffles(dataset: Any) -> bool:
+    """Whether a pipeline draws orders, which depend on how far others have read."""
+    return "Shuffle" in _name(dataset) or any(map(shuffles, getattr(dataset, "_inputs", list)()))
 
 
 def batches_ahead(dataset: Any) -> int:
@@ -57,10 +62,6 @@ def _without_options(dataset: Any) -> Any:
     while _name(dataset) == "Options":
         dataset = dataset._input_dataset
     return dataset
-
-
-def _shuffles(dataset: Any) -> bool:
-    return "Shuffle" in _name(dataset) or any(map(_shuffles, getattr(dataset, "_inputs", list)()))
 
 
 def _name(dataset: Any) -> str:

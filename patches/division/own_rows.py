@@ -77,16 +77,15 @@ def divide(dataset: Any, whole: Any = None, batches_used: int | None = None) -> 
         whole: see `window_rows.parts`.
         batches_used: in all of a walk, at most; None where nobody knows.
     """
-    most = None if batches_used is None else batches_used + look_ahead.batches_ahead(unwrapped(dataset))
     try:
-        return _divide(unwrapped(dataset), whole, most)
+        return _divide(unwrapped(dataset), whole, batches_used)
     except (AttributeError, TypeError, ValueError) as error:
         return _whole(Reason.UNLIKE(error=f"{type(error).__name__}: {error}"))
     except Unfit as error:
         return _whole(error.why)
 
 
-def _divide(dataset: Any, whole: Any, most: int | None) -> Divided:
+def _divide(dataset: Any, whole: Any, batches_used: int | None) -> Divided:
     behind: list[Any] = []
     batched = dataset
     while _may_follow(batched):
@@ -106,7 +105,11 @@ def _divide(dataset: Any, whole: Any, most: int | None) -> Divided:
         if shapes is not None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return _whole(Reason.SHAPES())
         form = _in_front(form, behind, int(batched._batch_size))
-    form, behind = _no_further(form, behind, int(batched._batch_size), most)
+    ahead = look_ahead.batches_ahead(dataset) if look_ahead.shuffles(dataset) else None
+    if ahead is not None:
+        behind = [one for one in behind if calls.kind(one) != "prefetch"]
+        if batches_used is not None:
+            form, behind = _no_further(form, behind, int(batched._batch_size), batches_used + ahead)
     data = _parts(batched, form, 0 if shapes is None else local_batch.remember(shapes), whole)
     for one in reversed(behind):
         data = _again(data, one)
@@ -117,8 +120,8 @@ def _divide(dataset: Any, whole: Any, most: int | None) -> Divided:
     maps = len(form.stages) + sum(calls.kind(one) == "map" for one in behind)
     options = tf.data.Options().merge(dataset.options())
     options.deterministic = True
-    if look_ahead.is_asynchronous(dataset):
-        options.experimental_optimization.inject_prefetch = False  # it has what the script's has
+    if ahead is not None:
+        result = result.prefetch(ahead)
     result = result.with_options(options)
     if shapes is not None:
         notes.put(result, shapes)  # as long as the data are walked over
@@ -126,7 +129,7 @@ def _divide(dataset: Any, whole: Any, most: int | None) -> Divided:
 
 
 def _no_further(
-    form: deferred.Deferred, behind: list[Any], size: int, most: int | None
+    form: deferred.Deferred, behind: list[Any], size: int, most: int
 ) -> tuple[deferred.Deferred, list[Any]]:
     """What makes no more batches than one process: stages of a rank's own rows read ahead by other numbers, so that
     some ranks would draw the order of an epoch that one process has not begun, and others would not.
@@ -134,10 +137,8 @@ def _no_further(
     Args:
         behind: what stands behind `batch`, the last one first.
         size: of a batch.
-        most: batches that one process makes; None where nobody knows.
+        most: batches that one process makes.
     """
-    if most is None:
-        return form, behind
     last = next((place for place, one in enumerate(behind) if calls.kind(one) in ("repeat", "skip", "take")), None)
     if last is None:
         return form._replace(source=form.source.take(most * size)), behind
