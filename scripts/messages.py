@@ -66,6 +66,7 @@ PAGES = {
     "matex_tf/features/keras2/": "keras2-reference.md",
     "patches/loops/": "loops.md",
     "patches/recovery/": "faults-reference.md",
+    "matex_tf/features/restart/": "faults-reference.md",
     "matex_tf/features/samples/": "samples-reference.md",
     "matex_tf/features/sbatch/": "slurm.md",
     "matex_tf/features/sessions/": "sessions.md",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import os
 import shlex
 import shutil
@@ -15,7 +16,7 @@ from matex_tf.cli.checks import gpus
 from matex_tf.core.output import TERMINAL
 from matex_tf.core.sign import Sign
 from matex_tf.errors import SettingError
-from matex_tf.features.registry import functions
+from matex_tf.features.registry import faults, functions
 from matex_tf.job import launching, suggestions
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
@@ -97,10 +98,10 @@ def command(given: argparse.Namespace) -> int:
     local = not hosts and not resources.in_batch_system()
     path = os.path.abspath(given.hosts_file) if vars(given).get("hosts_file") else ""
     hosts_now = functools.partial(launching.read_hostfile, "--hosts-file", path) if path else None
-    if settings.faults == "restart":
-        from matex_tf.launch import restart  # which needs numpy
-
-        code = restart.run(line, ranks, hosts, settings, target.name, mpirun, hosts_now)
+    if by_feature := faults().get(settings.faults):
+        code = importlib.import_module(by_feature.module).run(
+            line, ranks, hosts, settings, target.name, mpirun, hosts_now
+        )
     elif ranks == 1 and local:  # the code of mpirun is that of the script, however it ends
         code = mpirun_process.run(line(ranks, hosts, {}))
     else:

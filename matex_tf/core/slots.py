@@ -89,17 +89,19 @@ class Guard(Protocol):
 
 
 class Checkpoints(Protocol):
-    """The checkpoints of a job: `faults.checkpoints.Checkpoints`, which says more of each.
+    """The checkpoints of a job that a feature starts again.
 
     Attributes:
         path: the directory.
         resumed: whether to go on from what is there.
+        seconds: between checkpoints within an epoch; with 0 there is one at the end of each epoch.
         asked_to_end: whether this rank was asked for a checkpoint with which the job ends.
         told_to_end: when this rank was told to end, by the monotonic clock; 0.0 where nobody has.
     """
 
     path: Path
     resumed: bool
+    seconds: float
     asked_to_end: bool
     told_to_end: float
 
@@ -125,7 +127,7 @@ class Checkpoints(Protocol):
         """Write one in the background.
 
         Args:
-            place: where the job is, a `faults.checkpoints.Place`; `find` returns it.
+            place: where the job is, a `faults.place.Place`; `find` returns it.
             state: returns what to write, a plain value; called in the background.
         """
 
@@ -135,5 +137,5 @@ class Checkpoints(Protocol):
     def end(self) -> None:
         """The script has come to its end."""
 
-    def remove(self) -> None:
-        """Remove the directory."""
+    def leave(self) -> None:
+        """The script has ended well on all ranks: its checkpoints are of no use any more. For one rank."""

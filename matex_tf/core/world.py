@@ -53,7 +53,7 @@ class World:
         exchange: what moves gradients between these ranks (`matex_tf.exchange`); None until it is first needed.
         guard: what carries on where a rank has died (`matex_tf.faults.transactions`); None where all ranks end with it.
         restarts: whether the job is started again where a rank has died.
-        checkpoints: those of such a job (`matex_tf.faults.checkpoints`); None for others.
+        checkpoints: those of such a job, see `slots.Checkpoints`; None for others.
         holds_shard: whether the script has a part of the rows of some files, which other ranks do not have.
         log: prints a line for the user, from whichever rank.
         log_to: the file descriptor that such lines are written to.

@@ -1,4 +1,4 @@
-"""A rank dies: how the others notice, agree on it and carry on, and the checkpoints of those that start again.
+"""A rank dies: how the others notice, agree on it and carry on.
 
-It may import core and storage. Start reading in transactions.py.
+It may import core. Start reading in transactions.py.
 """

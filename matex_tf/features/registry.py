@@ -62,6 +62,9 @@ class Feature:
         step_parts: classes of `patches.steps.step_part.StepPart`, as "package.module:Class".
         backends: what Keras may compute with beside TensorFlow in trainings that the patches split: names as in
             KERAS_BACKEND, which are those of their packages.
+        faults: choices of `--faults`: what each does, in sentences, and its module. That has `run`, which takes what
+            `cli.run.command` gives it, starts the job and returns its exit code; and `begin(world, settings, script)`,
+            which each rank calls before its script, and which puts `core.slots.Checkpoints` into its world.
         starts: functions without arguments, as "package.module:function", that each process calls before its script.
         enters: functions, as "package.module:function", that `python -m matex_tf` calls with its arguments before it
             imports what takes time. One may return in another process, which is the rank from then on.
@@ -90,6 +93,7 @@ class Feature:
     any_backend: Sequence[str] = ()
     step_parts: Sequence[str] = ()
     backends: Sequence[str] = ()
+    faults: Mapping[str, Command] = dataclasses.field(default_factory=dict)
     starts: Sequence[str] = ()
     enters: Sequence[str] = ()
     shows: Sequence[str] = ()
@@ -133,7 +137,7 @@ def features_in(path: Sequence[str]) -> dict[str, Feature]:
     for point in _once(entry_points(path)):
         if (feature := _load(point)) is not None:
             features[point.name] = feature
-    for kind in ("commands", "strategies", "names"):
+    for kind in ("commands", "strategies", "faults", "names"):
         _refuse_two(features, kind)
     return features
 
@@ -141,6 +145,11 @@ def features_in(path: Sequence[str]) -> dict[str, Feature]:
 def commands() -> dict[str, Command]:
     """The commands of all features, by their names."""
     return {name: one for feature in found().values() for name, one in feature.commands.items()}
+
+
+def faults() -> dict[str, Command]:
+    """The choices of `--faults` of all features, by their names."""
+    return {name: one for feature in found().values() for name, one in feature.faults.items()}
 
 
 def backends() -> dict[str, str]:

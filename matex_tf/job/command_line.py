@@ -85,7 +85,7 @@ class _KeepSetting(argparse.Action):
 #: The settings that `-h` shows; `--help` shows all.
 MOST_USED = frozenset(
     {
-        "batch", "checkpoint_dir", "codec", "faults", "output", "progress", "require_sharing", "resume", "rows", "seed",
+        "batch", "codec", "faults", "output", "progress", "require_sharing", "rows", "seed",
         "shard", "strategy", "threads", "trace",
     }
 )  # fmt: skip

@@ -19,7 +19,8 @@ from matex_tf.core.mismatch import name_ranks
 from matex_tf.core.output import Output, close_as_told, write_to_the_user
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, MissingPackage, SettingError
-from matex_tf.faults import checkpoints, transactions
+from matex_tf.faults import transactions
+from matex_tf.features import registry
 from matex_tf.job import child_processes, command_line, layered, standard_input, suggestions, watched
 from matex_tf.job.finalize import Finalizer, leaves_well, own_traceback
 from matex_tf.job.target import Target
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str], mounts: layered.Mounts | None = None) -> int:
         return command_line.reader_gone()
     except MatexError as error:
         return ending.failed_to_start(error)
-    world.restarts = settings.faults == "restart"
+    world.restarts = settings.faults in registry.faults()
     if world.is_single and not world.restarts and not settings.changes_one_rank:
         return run_alone(target, ending, settings)
     world_module.adopt(world)
@@ -96,7 +97,7 @@ def run_among(world: World, target: Target, settings: Settings, mounts: layered.
         from matex_tf.state import run_state
 
         if world.restarts:
-            checkpoints.join(world, settings, target.name)
+            importlib.import_module(registry.faults()[settings.faults].module).begin(world, settings, target.name)
         seed = prepare(world, settings, output)
         layered.begin(world, settings, target, mounts)
         reporter = watched.begin(world, settings, target, seed, run_state.current().part(Meter))
@@ -142,7 +143,8 @@ def end_among(world: World, settings: Settings, ending: Finalizer, reporter: Rep
     except BaseException as error:
         ending.failed(error)
     ending.finished()
-    checkpoints.leave(world)
+    if world.checkpoints is not None and world.rank == 0:
+        world.checkpoints.leave()
     if world.rank == 0:
         sign.reach()
 
@@ -175,7 +177,6 @@ def run_alone(target: Target, ending: Finalizer, settings: Settings) -> int:
         settings: those that need several ranks have no effect, and a line says so.
     """
     from matex_tf import patches
-    from matex_tf.features import registry
     from matex_tf.patches.imports import dataset_alias
 
     without = suggestions.without_effect_alone(settings)
@@ -251,7 +252,6 @@ def check_packages() -> None:
         MissingPackage: TensorFlow, or another backend that Keras is set to use, is not installed.
         SettingError: Keras is set to use something else.
     """
-    from matex_tf.features import registry
     from matex_tf.patches.imports import other_frameworks
 
     served = registry.backends()
@@ -271,7 +271,7 @@ def check_packages() -> None:
 
 
 #: Settings that may differ between ranks: what a rank has of its node, and where its words go.
-_OF_A_RANK = ("threads", "output", "trace", "notes", "checkpoint_dir")
+_OF_A_RANK = ("threads", "output", "trace", "notes")
 
 
 def check_alike(world: World, settings: Settings) -> None:

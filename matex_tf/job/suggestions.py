@@ -15,11 +15,6 @@ _OWN = (
     *("MATEX_TERMINAL", "MATEX_PARENT", "MATEX_OF_THE_USER", "MATEX_SCRIPT", "MATEX_CLOSED"),
 )
 _BEGINNINGS = ("MATEX_TEST_", starting.RECORD)
-#: Settings whose names scripts have for flags of their own.
-_COMMON = (
-    *("batch", "data", "output", "threads", "seed", "schedule", "steps", "files", "notes", "trace", "resume"),
-    *("progress", "watch", "metrics"),
-)
 
 
 def settings_flags() -> list[str]:
@@ -74,7 +69,7 @@ def misplaced(arguments: Sequence[str], given: Iterable[str]) -> list[str]:
         arguments: the script's.
         given: flags that the launcher has been given.
     """
-    ours = {"-n", "-np", "--hosts", *(flag for flag in settings_flags() if flag[2:] not in _COMMON)} - set(given)
+    ours = {"-n", "-np", "--hosts", *(one.flag for one in options() if not one.common)} - set(given)
     words = list(dict.fromkeys(word.partition("=")[0] for word in arguments))
     return [
         f"{word} comes after the script, so it is the script's: what is meant for matex-tf run comes before it"

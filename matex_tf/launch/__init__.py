@@ -1,4 +1,4 @@
-"""From a command line to ranks: mpirun, Slurm, restarts, and what ties the processes of a job together.
+"""From a command line to ranks: mpirun, Slurm, and what ties the processes of a job together.
 
-It may import core, storage and faults. Start reading in mpirun_command.py.
+It may import core and storage. Start reading in mpirun_command.py.
 """

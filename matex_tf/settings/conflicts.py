@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from matex_tf.errors import SettingError
+from matex_tf.features import registry
 from matex_tf.settings.declaration import flag_name
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _check_horovod(settings: Settings, ranks: int) -> None:
     others = {
         "strategy": (("sync",), "Horovod adds up gradients in the step that computes them"),
         "codec": (("none",), "Horovod sends gradients as they are"),
-        "faults": (("abort", "restart"), "Horovod cannot go on without a rank that has died"),
+        "faults": (("abort", *registry.faults()), "Horovod cannot go on without a rank that has died"),
         "schedule": (("chained",), "Horovod has a thread of its own, and sends what is there"),
         "reproducible": ((0,), "the order in which Horovod adds up depends on the number of ranks"),
     }

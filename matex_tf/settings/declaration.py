@@ -12,7 +12,7 @@ So there is `--pipe-width 3`, and `MATEX_PIPE_WIDTH=3`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matex_tf.errors import SettingError
@@ -32,7 +32,14 @@ KINDS = {
 
 
 def option(
-    default: Any, text: str, *, kind: str = "text", choices: Sequence[str] = (), group: str = "", of_job: bool = False
+    default: Any,
+    text: str,
+    *,
+    kind: str = "text",
+    choices: Sequence[str] = (),
+    group: str = "",
+    of_job: bool = False,
+    common: bool = False,
 ) -> Any:
     """Declare a setting: the default of a field.
 
@@ -42,10 +49,11 @@ def option(
         choices: the words that it can be.
         group: its topic, see `listing.PAGES`; an option of a strategy has that of the strategy.
         of_job: whether it is for the ranks that begin a job, and not for those that come to it.
+        common: whether scripts have a flag of this name for themselves.
     """
     assert kind in KINDS, kind
-    known = {"text": text, "kind": kind, "choices": tuple(choices), "group": group, "of_job": of_job}
-    return dataclasses.field(default=default, metadata=known)
+    known = {"text": text, "kind": kind, "choices": tuple(choices), "group": group}
+    return dataclasses.field(default=default, metadata={**known, "of_job": of_job, "common": common})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Option:
     choices: tuple[str, ...]
     group: str
     of_job: bool
+    common: bool
 
     @classmethod
     def of(cls, declared: type[Any], group: str = "") -> list[Option]:
@@ -72,6 +81,11 @@ class Option:
             for field in dataclasses.fields(declared)
             if "kind" in field.metadata
         ]
+
+    def with_choices(self, more: Mapping[str, str]) -> Option:
+        """It with choices that others add: their names, and what each does, in sentences."""
+        about = "".join(f" `{name}`: {text}" for name, text in more.items())
+        return dataclasses.replace(self, text=self.text + about, choices=(*self.choices, *more))
 
     @property
     def flag(self) -> str:

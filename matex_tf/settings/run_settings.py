@@ -39,6 +39,7 @@ class Settings:
         "rank takes whole batches, and the global batch grows with the number of ranks.",
         choices=("global", "per-rank"),
         group="data",
+        common=True,
     )
     data: str = option(
         "exact",
@@ -48,6 +49,7 @@ class Settings:
         "`batch`, and does 1/p of the work after that. A batch may then hold other rows than on one rank.",
         choices=("exact", "whole", "source"),
         group="data",
+        common=True,
     )
     generators: str = option(
         "auto",
@@ -114,6 +116,7 @@ class Settings:
         "shares no files among its ranks on purpose, else `once`. `every-rank`: each rank.",
         choices=("auto", "once", "private", "every-rank"),
         group="files and output",
+        common=True,
     )
     env: str = option(
         "hide",
@@ -128,6 +131,7 @@ class Settings:
         "Whose output to show: `first`, `all`, or the name of a directory. `first`: that of rank 0. `all`: that of "
         "every rank, each line after the number of its rank. A directory: each rank writes `rank.R.log` there.",
         group="files and output",
+        common=True,
     )
     threads: int = option(
         0,
@@ -135,6 +139,7 @@ class Settings:
         "already. 0 divides the cores of a node among its ranks.",
         kind="count",
         group="the run",
+        common=True,
     )
     reproducible: int = option(
         0,
@@ -150,6 +155,7 @@ class Settings:
         "own seeds come later and win. With -1 rank 0 draws one.",
         kind="integer",
         group="the run",
+        common=True,
     )
     schedule: str = option(
         "chained",
@@ -157,6 +163,7 @@ class Settings:
         "their own, while backward continues. `concurrent`: in several threads.",
         choices=("chained", "funneled", "concurrent"),
         group="exchange",
+        common=True,
     )
     partitioner: bool = option(
         True,
@@ -218,24 +225,8 @@ class Settings:
     faults: str = option(
         "abort",
         "What happens when a rank dies. `abort`: all others end at once. `shrink`: the others continue with all rows "
-        "(needs Open MPI 5, or another MPI with ULFM). `restart`: `matex-tf run` starts the job again from the last "
-        "checkpoint (any MPI).",
-        choices=("abort", "shrink", "restart"),
-        group="faults",
-    )
-    checkpoint_seconds: float = option(
-        300.0,
-        "With `--faults restart`: seconds between checkpoints within an epoch. With 0 there is only one at the end of "
-        "each epoch.",
-        kind="seconds",
-        group="faults",
-    )
-    checkpoint_dir: str = option(
-        "",
-        "With `--faults restart`: the directory for checkpoints, which go to `.matex-checkpoints/NAME` in it, NAME "
-        "being that of the script. All hosts must see it. When the job ends well, it removes what it has written "
-        "there, and nothing else. Empty for the working directory.",
-        kind="dir",
+        "(needs Open MPI 5, or another MPI with ULFM).",
+        choices=("abort", "shrink"),
         group="faults",
     )
     min_ranks: int = option(
@@ -249,19 +240,6 @@ class Settings:
         "With `--faults shrink`: no rank comes (`matex-tf join`) to a job that has so many. 0 for no such limit. "
         "`matex-tf run --ranks 2:8` sets this and the two above.",
         kind="count",
-        group="faults",
-    )
-    max_restarts: int = option(
-        3,
-        "With `--faults restart`: how often `matex-tf run` starts the job again.",
-        kind="count",
-        group="faults",
-    )
-    resume: bool = option(
-        False,
-        "With `--faults restart`: resume from the checkpoints of an earlier job that did not reach its end, if there "
-        "are any. With `off` they are removed when the job begins.",
-        kind="switch",
         group="faults",
     )
     stall_seconds: int = option(
@@ -300,6 +278,7 @@ class Settings:
         "its own end.",
         kind="count",
         group="the run",
+        common=True,
     )
     trace: str = option(
         "",
@@ -308,6 +287,7 @@ class Settings:
         kind="file",
         group="files and output",
         of_job=True,
+        common=True,
     )
     progress: str = option(
         "auto",
@@ -317,6 +297,7 @@ class Settings:
         "bar too.",
         choices=("auto", "on", "off"),
         group="files and output",
+        common=True,
     )
     watch: bool = option(
         True,
@@ -324,6 +305,7 @@ class Settings:
         "do so by TCP to the first of them, with a token; on one machine through its loopback.",
         kind="switch",
         group="files and output",
+        common=True,
     )
     watch_dir: str = option(
         "",
@@ -336,6 +318,7 @@ class Settings:
         "Whether rank 0 prints the lines that start with `matex_tf:`.",
         kind="switch",
         group="files and output",
+        common=True,
     )
     traceback: str = option(
         "short",
@@ -485,13 +468,11 @@ def options() -> list[Option]:
     Raises:
         MatexError: two of them have the same name.
     """
-    about = " ".join(f"`{name}`: {one.text}." for name, one in STRATEGIES.items())
-    every = [
-        dataclasses.replace(one, text=f"{one.text} {about}", choices=tuple(STRATEGIES))
-        if one.name == "strategy"
-        else one
-        for one in Option.of(Settings)
-    ]
+    choices = {
+        "strategy": {name: f"{one.text}." for name, one in STRATEGIES.items()},
+        "faults": {name: one.text for name, one in registry.faults().items()},
+    }
+    every = [one.with_choices(choices.get(one.name, {})) for one in Option.of(Settings)]
     every += [one for topic, declared in declarations().items() for one in Option.of(declared, topic)]
     topics: dict[str, str] = {}
     for one in every:

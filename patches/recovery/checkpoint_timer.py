@@ -9,7 +9,6 @@ import os
 import signal
 import time
 
-from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 
@@ -52,7 +51,7 @@ class Clock:
             return Due.NOTHING
         ranks, answer = world.current(), None
         if ranks.rank == 0:
-            answer = self._answer(new_epoch, settings.current().checkpoint_seconds, store)
+            answer = self._answer(new_epoch, store)
         now, wait = self._meet(answer)
         self._asked, self._asked_at = self._steps, time.monotonic()
         self._ask = self._steps + wait
@@ -71,11 +70,11 @@ class Clock:
             os.kill(os.getpid(), signal.SIGTERM)
         return now, 1 if any(end for _, end in said) else wait
 
-    def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
+    def _answer(self, new_epoch: bool, store: Checkpoints) -> tuple[int, int]:
         """What is due, and the steps until the next question."""
         now = time.monotonic()
-        since = now - self._saved_at if seconds else 0.0
-        seconds = seconds or math.inf  # with 0 only new epochs have one
+        since = now - self._saved_at if store.seconds else 0.0
+        seconds = store.seconds or math.inf  # with 0 only new epochs have one
         due = (new_epoch or since >= seconds) and not store.busy
         remaining = min(_SECONDS_BETWEEN_QUESTIONS, seconds if due else max(0.0, seconds - since))
         steps = self._steps - self._asked

@@ -22,8 +22,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import EndsToResume, MatexError, Refused
-from matex_tf.faults import checkpoints
-from matex_tf.faults.checkpoint_files import Place
+from matex_tf.faults.place import Place
 from matex_tf.patches.common import log_once, model_state, wrapping
 from matex_tf.patches.recovery import snapshot
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
@@ -231,7 +230,7 @@ class Fits:
     def say_once(self, how: str) -> None:
         """Say where training goes on, once."""
         if not self._said:
-            died = os.environ.get(checkpoints.DIED, "")
+            died = os.environ.get("MATEX_DIED", "")
             log_once.log(how + (f", {time.time() - float(died):.1f} s after the death" if died else ""))
         self._said = True
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import LAUNCHER, MEET, Job
 from on_hosts import left
-from there import case
+from there import case, needs
 
 from benchmarks.hosts import Hosts, HostsError, unavailable
 
@@ -152,6 +152,7 @@ def test_a_host_loses_its_power(tmp_path):
         assert left(made, job, max(0.1, 10 - (time.monotonic() - begin))) == []
 
 
+@needs("restart")
 def test_a_job_starts_again_without_a_lost_host(tmp_path):
     """With `--faults restart` the job goes on where it can, with the ranks that the other hosts had."""
     again = "if os.environ['MATEX_RESTARTS'] == '1': print('again on', world.hosts, flush=True); sys.exit()"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
+import there
 from jobs import LAUNCHER, Job
 from slurm_jobs import Batch, needs_slurm, sbatch
 
@@ -89,6 +90,7 @@ def test_demo(mpi, server, tmp_path):
         assert two[name] == pytest.approx(one[name], rel=1e-5), name
 
 
+@there.needs("restart")
 @pytest.mark.variants(1)
 def test_the_right_mpi(mpi, tmp_path):
     """SIGUSR1 reaches every rank, and each has the library that its environment is for."""
@@ -120,6 +122,7 @@ def test_how_it_ends(mpi, tmp_path):
         assert job.left() == [] and not list(Path("/dev/shm").glob("mpich_shm_*")), what
 
 
+@there.needs("restart")
 @pytest.mark.variants(1)
 def test_restart(mpi, tmp_path):
     """When a rank dies, the job starts again and comes to its end; carrying on is refused, in words."""

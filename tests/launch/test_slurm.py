@@ -77,7 +77,7 @@ def test_srun_loses_a_rank(cluster, tmp_path):
 
 
 @needs_slurm
-@pytest.mark.parametrize("faults", ["abort", "shrink", "restart"])
+@pytest.mark.parametrize("faults", ["abort", "shrink", case("restart", "restart")])
 def test_a_rank_is_killed(cluster, tmp_path, faults):
     """SIGKILL: with `shrink` the others carry on, with `restart` all begin anew, with `abort` the job ends."""
     batch = steps(cluster, tmp_path, f"{LAUNCHER} run --faults {faults}")
@@ -97,7 +97,7 @@ def test_a_rank_is_killed(cluster, tmp_path, faults):
 
 @needs_slurm
 @pytest.mark.parametrize("lost", ["node", "srun"])
-@pytest.mark.parametrize("faults", ["abort", "shrink", "restart"])
+@pytest.mark.parametrize("faults", ["abort", "shrink", case("restart", "restart")])
 def test_a_node_is_lost(cluster, tmp_path, faults, lost):
     """The node is set down, or the srun that holds it is killed: with `shrink` and `restart` the job comes to its end
     and has the answer; with `abort` it ends, and not as if it had gone well."""

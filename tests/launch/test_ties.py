@@ -7,6 +7,7 @@ import psutil
 import pytest
 from jobs import LAUNCHER, Job
 from on_hosts import left
+from there import case
 
 from benchmarks.hosts import Hosts, unavailable
 from matex_tf.launch import mpirun_command
@@ -49,7 +50,7 @@ def processes_left(job: Job) -> list[str]:
     return [str(process) for process in job.processes()]
 
 
-@pytest.mark.parametrize("faults", ["abort", "restart"])
+@pytest.mark.parametrize("faults", ["abort", case("restart", "restart")])
 def test_the_launcher_is_killed(tmp_path, faults):
     """`kill -9` of matex-tf run ends mpirun, the ranks and what these have started."""
     job = begin(tmp_path, LAUNCHER, "run", "-n", "2", "--faults", faults, "script.py")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import warm
 
+from matex_tf.features.restart import launcher
 from matex_tf.job import command_line
-from matex_tf.launch import mpirun_command, restart
+from matex_tf.launch import mpirun_command
 from matex_tf.settings import Settings, as_flags
 
 
@@ -25,7 +26,7 @@ def main() -> int:
         words = [*mpirun_command.mpirun_line(mpirun, ranks, hosts), *warm.command(Path(sys.argv[1]))]
         return [*words, *as_flags({"faults": "restart", **given.flags, **more}), script]
 
-    return restart.run(line, int(sys.argv[2]), "", Settings.read(given.flags), script, mpirun)
+    return launcher.run(line, int(sys.argv[2]), "", Settings.read(given.flags), script, mpirun)
 
 
 if __name__ == "__main__":

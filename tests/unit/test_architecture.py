@@ -29,10 +29,10 @@ ROOMS: dict[str, str] = {
     "exchange.node": "core exchange.network",
     "exchange.network": "core core.transport",
     "strategies": "core exchange exchange.network",
-    "faults": "core storage",
+    "faults": "core",
     "watching": "core storage",
     "planning": "",
-    "launch": "core faults layer",
+    "launch": "core layer",
     "readers": "core readers.tables readers.formats readers.safety readers.places",
     "readers.places": "",
     "readers.safety": "core readers.places",
@@ -188,7 +188,8 @@ def test_one_module_knows_mpi4py():
 def test_one_checksum():
     """What ranks compare is made into a number in one place; others check or unpack files."""
     found = {name for name, path in modules().items() if packages(path) & {"zlib", "hashlib", "binascii"}}
-    files = {name for name in found if name.startswith("readers.")} | {"faults.checkpoint_files"}
+    files = {name for name in found if name.startswith("readers.")}
+    files |= of_those({"features.restart.files"})
     assert found - files == {"core.mismatch", "core.sign"}  # the sign's is for strangers, not for ranks
 
 

@@ -48,11 +48,13 @@ def test_both_ways_to_give_a_value(command, flag, value, tmp_path, monkeypatch):
 def test_flags_that_stand_alone():
     """The flag of what can be on means that, where no value of it follows."""
     parse = PARSERS["run"]().parse
-    given = parse(["--resume", "--check", "-n", "2", "--watch", "no", "--require-sharing", "train.py", "--watch"])
-    assert given.flags == {"resume": "on", "check": "on", "watch": "no", "require_sharing": "on"}
+    given = parse(
+        ["--error-feedback", "--check", "-n", "2", "--watch", "no", "--require-sharing", "train.py", "--watch"]
+    )
+    assert given.flags == {"error_feedback": "on", "check": "on", "watch": "no", "require_sharing": "on"}
     assert given.rest == ["train.py", "--watch"] and given.ranks == 2
-    assert parse(["--check", "auto", "--resume", "-m", "on"]).flags == {"check": "auto", "resume": "on"}
-    assert parse(["--resume"]).flags == parse(["--resume=on"]).flags == {"resume": "on"}
+    assert parse(["--check", "auto", "--error-feedback", "-m", "on"]).flags == {"check": "auto", "error_feedback": "on"}
+    assert parse(["--error-feedback"]).flags == parse(["--error-feedback=on"]).flags == {"error_feedback": "on"}
     with pytest.raises(SettingError, match="--strategy needs a value"):
         parse(["--strategy"])
 
@@ -79,10 +81,8 @@ def test_what_is_the_scripts(command):
 
 def test_values_that_look_like_flags():
     """The word after a flag is its value, whatever it looks like; the last of two wins; `-x` adds up."""
-    given = PARSERS["run"]().parse(
-        ["--seed", "-1", "--checkpoint-dir", "--seed", "-x", "A", "-x=B", "--seed", "2", "s"]
-    )
-    assert given.flags == {"seed": "2", "checkpoint_dir": "--seed"} and given.names == ["A", "B"]
+    given = PARSERS["run"]().parse(["--seed", "-1", "--watch-dir", "--seed", "-x", "A", "-x=B", "--seed", "2", "s"])
+    assert given.flags == {"seed": "2", "watch_dir": "--seed"} and given.names == ["A", "B"]
 
 
 @needs("horovod")

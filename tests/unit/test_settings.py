@@ -39,8 +39,10 @@ def test_environment_gives_the_same_settings():
         ({"threads": "two"}, "--threads is 'two'; it must be a whole number"),
         ({"notes": "maybe"}, "--notes is 'maybe'; it can be on or off"),
         ({"output": ""}, "--output is empty"),
-        ({"checkpoint_seconds": "-1"}, "--checkpoint-seconds is -1; it must be 0 or more seconds"),
-        ({"checkpoint_seconds": "soon"}, "--checkpoint-seconds is 'soon'; it must be a number of seconds"),
+        case("restart", {"checkpoint_seconds": "-1"}, "--checkpoint-seconds is -1; it must be 0 or more seconds"),
+        case(
+            "restart", {"checkpoint_seconds": "soon"}, "--checkpoint-seconds is 'soon'; it must be a number of seconds"
+        ),
     ],
 )
 def test_bad_values(flags, message):

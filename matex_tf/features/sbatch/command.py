@@ -14,6 +14,7 @@ from pathlib import Path
 from matex_tf import __version__
 from matex_tf import settings as settings_module
 from matex_tf.errors import EndsToResume, MatexError, MissingPackage, SettingError
+from matex_tf.features import registry
 from matex_tf.job.command_line import SETTING_PAGES, Parser, whole
 from matex_tf.job.target import Target
 from matex_tf.settings import Settings
@@ -117,7 +118,8 @@ def command(given: argparse.Namespace) -> int:
     for option in given.more:
         if not option.startswith("-"):
             raise SettingError(f"--slurm is {option!r}; it must be an option of sbatch, such as --slurm=--exclusive.")
-    faults = settings.faults if "faults" in given.flags or "MATEX_FAULTS" in os.environ else "restart"
+    asked = "faults" in given.flags or "MATEX_FAULTS" in os.environ or "restart" not in registry.faults()
+    faults = settings.faults if asked else "restart"
     file = Path(given.file or f"{_stem(target)}.sbatch")
     _write(file, script(given, target, faults, str(file)))
     print(f"matex_tf: the job script is {file}", file=sys.stderr, flush=True)

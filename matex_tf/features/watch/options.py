@@ -21,6 +21,7 @@ class WatchOptions:
         "A port, or an address and a port, at which the first rank serves what ranks report in the format of "
         "Prometheus. Without an address it is open to its own host alone. Empty for none.",
         of_job=True,
+        common=True,
     )
 
     @property

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from jobs import LAUNCHER, Job
+from there import needs
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -162,6 +163,7 @@ def undisturbed(tmp_path_factory, server):
     return trained_again(tmp_path_factory.mktemp("undisturbed"), server, "nowhere")[0]
 
 
+@needs("restart")
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dies", ["fits", "loop"])
 def test_a_job_starts_again(tmp_path, server, undisturbed, dies):

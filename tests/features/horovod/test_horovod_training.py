@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from jobs import BIN, LAUNCHER, Job
+from there import needs
 
 from matex_tf.errors import SettingError
 from matex_tf.features.horovod import alias
@@ -279,6 +280,7 @@ def test_another_horovodrun_stays(tmp_path):
     assert "the real one" in (binary / "horovodrun").read_text()
 
 
+@needs("restart")
 def test_a_commit_of_an_object(ranks):
     """It is not written, with a line that names the attribute; the one before stays, and later ones are written."""
     places, objects, variables, said = ranks(horovod_commits.commit, (1,))[1][0]

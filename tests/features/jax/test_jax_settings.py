@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from there import case
+from there import case, needs
 
 from matex_tf import settings
 from matex_tf.errors import SettingError
@@ -33,6 +33,7 @@ def test_settings_that_are_refused(asked, monkeypatch):
         team.refuse()
 
 
+@needs("restart")
 def test_settings_that_are_served(monkeypatch):
     served = {"faults": "restart", "files": "once", "seed": "3", "progress": "off", "require_sharing": "on"}
     monkeypatch.setattr(settings, "current", lambda: settings.Settings.read(served))

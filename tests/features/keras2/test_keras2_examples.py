@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jobs import LAUNCHER, Job
 
-SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "examples" / "keras2").glob("*.py"))
+SCRIPTS = sorted((Path(__file__).resolve().parents[3] / "examples" / "keras2").glob("*.py"))
 
 
 def lacking(script):

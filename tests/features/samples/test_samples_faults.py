@@ -8,6 +8,7 @@ import pytest
 import restart_scripts
 from chaos import differences
 from jobs import LAUNCHER, Job
+from there import needs
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -82,6 +83,7 @@ def test_shrink(server, expected, tmp_path, fall):
     assert len(table(tmp_path)) == 330 and all(score == score for _, score, _ in table(tmp_path))
 
 
+@needs("restart")
 @pytest.mark.variants(0)
 def test_restart(server, expected, tmp_path):
     """The job is started again in the middle of an epoch, with the rows of that epoch, and to the same answer."""

@@ -8,6 +8,7 @@ import pytest
 import slurm_cluster
 from jobs import LAUNCHER
 from slurm_jobs import Batch, needs_slurm, where_slurm_is
+from there import needs
 
 from tests.faults.test_faults_hosts import STEPS, survived
 from tests.launch.test_slurm_keras import TRAIN, expect, losses
@@ -46,6 +47,7 @@ def test_sbatch_refuses(tmp_path, words, message):
     assert (tmp_path / "mine.sh").read_text() == "mine" and len(list(tmp_path.iterdir())) == 2
 
 
+@needs("restart")
 def test_job_script(tmp_path):
     """Options of Slurm in its own names; checkpoints, requeue and the signal where there is something to go on from."""
     (tmp_path / "a b.py").touch()

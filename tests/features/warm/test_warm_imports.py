@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jobs import LAUNCHER, MEET, Job
+from there import case
 
 from matex_tf.features.warm import imports
 from matex_tf.job.target import Target
@@ -98,7 +99,7 @@ def test_a_killed_rank_ends_the_job(tmp_path):
 
 
 @pytest.mark.variants(0)
-@pytest.mark.parametrize("how, size", [("shrink", 2), ("restart", 3)])
+@pytest.mark.parametrize("how, size", [("shrink", 2), case("restart", "restart", 3)])
 def test_faults(tmp_path, how, size):
     """A rank is killed: the others go on, or the job starts again, with a server of its own."""
     (tmp_path / "script.py").write_text(SHRINK)

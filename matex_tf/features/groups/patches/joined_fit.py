@@ -14,7 +14,7 @@ from typing import Any
 from matex_tf import settings, strategies
 from matex_tf.core import world
 from matex_tf.errors import MatexError
-from matex_tf.faults.checkpoint_files import Place
+from matex_tf.faults.place import Place
 from matex_tf.features.groups import apart
 from matex_tf.features.groups.center.joining import JobGone, Visit
 from matex_tf.patches.common import keras_lines, log_once, wrapping

@@ -25,7 +25,7 @@ import tensorflow as tf
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError, Refused
-from matex_tf.faults.checkpoint_files import Place
+from matex_tf.faults.place import Place
 from matex_tf.patches.common import active_flag, keras_lines, model_state, under_way, wrapping
 from matex_tf.patches.recovery import resume_fit, snapshot, step_retry
 from matex_tf.patches.recovery.checkpoint_timer import Clock, Due
@@ -83,7 +83,7 @@ class Questions(Clock):
         now, wait = next((answer for _, answer, _ in said if answer is not None), (Due.NOTHING.value, 1))
         return (Due.SAVE.value if self.leaving else now), wait
 
-    def _answer(self, new_epoch: bool, seconds: float, store: Checkpoints) -> tuple[int, int]:
+    def _answer(self, new_epoch: bool, store: Checkpoints) -> tuple[int, int]:
         due = Due.SAVE if world.current().growth.ready is not None else Due.NOTHING
         each = max(1e-6, (time.monotonic() - self._asked_at) / max(1, self._steps - self._asked))
         return due.value, max(1, min(int(_SECONDS / each), 2 * (self._steps - self._asked)))

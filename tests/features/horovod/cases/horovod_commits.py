@@ -8,11 +8,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.faults.checkpoint_files import Place
-from matex_tf.faults.checkpoints import Checkpoints
-from matex_tf.settings import Settings
+from matex_tf.faults.place import Place
+from matex_tf.features.restart.checkpoints import Checkpoints
 from matex_tf.storage import plain_encoder
 from tests.support.cases.callback_state import Seen
 
@@ -33,23 +31,19 @@ def commit(tmp):
 
     from matex_tf.features.horovod.names.core import commits  # isort: skip
 
-    before = settings.use(Settings(checkpoint_seconds=0.0))
     store = Checkpoints(Path(tmp), "script.py", False, world.current().log)
-    try:
-        store.open()
-        state = State(batch=3, sampler=5)
-        kept = commits._Kept(state, 1, store)
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            for state.objects["sampler"] in (5, Seen(), Seen(), [6]):
-                kept.keep()
-                store.finish()
-        places = [place.epoch for place in store.places(1, "elastic")]
-        _, found = store.find(1, "elastic") or (Place(0), {})
-        return (
-            places,
-            plain_encoder.loads(found["objects"]),
-            found["variables"][0].tolist(),
-            said.getvalue().splitlines(),
-        )
-    finally:
-        settings.use(before)
+    store.open()
+    state = State(batch=3, sampler=5)
+    kept = commits._Kept(state, 1, store)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for state.objects["sampler"] in (5, Seen(), Seen(), [6]):
+            kept.keep()
+            store.finish()
+    places = [place.epoch for place in store.places(1, "elastic")]
+    _, found = store.find(1, "elastic") or (Place(0), {})
+    return (
+        places,
+        plain_encoder.loads(found["objects"]),
+        found["variables"][0].tolist(),
+        said.getvalue().splitlines(),
+    )

@@ -10,11 +10,10 @@ import dataclasses
 import time
 from typing import Any
 
-from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Checkpoints
 from matex_tf.errors import MatexError
-from matex_tf.faults.checkpoint_files import Place
+from matex_tf.faults.place import Place
 from matex_tf.patches.common import log_once
 from matex_tf.patches.recovery import resume_fit
 from matex_tf.state import run_state
@@ -69,7 +68,7 @@ class _Kept:
         made = resume_fit.fits()
         if world.current().rank or self._store.busy or made.under_way is not None:
             return
-        if time.monotonic() - self._written < settings.current().checkpoint_seconds:
+        if time.monotonic() - self._written < self._store.seconds:
             return
         self._written = time.monotonic()
         variables, objects = self.state.given()

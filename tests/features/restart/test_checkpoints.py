@@ -13,9 +13,10 @@ import pytest
 
 from matex_tf.core import starting
 from matex_tf.errors import MatexError
-from matex_tf.faults import checkpoint_files, checkpoints
-from matex_tf.faults.checkpoint_files import Damaged, Place
-from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.faults.place import Place
+from matex_tf.features.restart import checkpoints, files
+from matex_tf.features.restart.checkpoints import Checkpoints
+from matex_tf.features.restart.files import Damaged
 from matex_tf.storage import background_writer
 from matex_tf.storage.private_directory import Folder
 
@@ -41,33 +42,33 @@ def names(store: Checkpoints) -> set[str]:
 def test_a_checkpoint_is_whole(folder):
     """What was written is read; a file that is cut off or changed anywhere is known by it."""
     state = {"values": [bytes(range(256)) * 20], "step": 3}
-    checkpoint_files.write(folder, "file", state)
-    assert checkpoint_files.read(folder, "file") == state and folder.names() == ["file"]
+    files.write(folder, "file", state)
+    assert files.read(folder, "file") == state and folder.names() == ["file"]
     path = folder.path / "file"
     whole = path.read_bytes()
     for size in (0, 10, 40, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(Damaged, match=r"truncated|damaged"):
-            checkpoint_files.read(folder, "file")
+            files.read(folder, "file")
     for place in range(0, len(whole), 97):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(Damaged):
-            checkpoint_files.read(folder, "file")
+            files.read(folder, "file")
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_writer_that_dies(folder, monkeypatch, step):
     """Whatever happens while a checkpoint is written, the one that was there stays as it was."""
-    checkpoint_files.write(folder, "file", "before")
+    files.write(folder, "file", "before")
 
     def dies(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_files.os, step, dies)
+        patch.setattr(files.os, step, dies)
         with pytest.raises(KeyboardInterrupt):
-            checkpoint_files.write(folder, "file", "after")
-    assert checkpoint_files.read(folder, "file") == "before" and folder.names() == ["file"]
+            files.write(folder, "file", "after")
+    assert files.read(folder, "file") == "before" and folder.names() == ["file"]
 
 
 def test_the_draft_of_a_job_that_was_killed(tmp_path):
@@ -76,7 +77,7 @@ def test_the_draft_of_a_job_that_was_killed(tmp_path):
     place = Place(1, 0, 3)
     for path in (store.path / f".{name}.draft" for name in (place.name, Place(2).name)):
         path.write_text("half")
-    checkpoint_files.write(store.folder, place.name, 1)
+    files.write(store.folder, place.name, 1)
     assert store.find(1) == (place, 1) and ".fit-0002.done.draft" in names(store)
     opened(tmp_path, resumed=True)
     assert names(store) == {place.name, "job.begun"}
@@ -126,9 +127,9 @@ def test_a_pickle_is_not_run(tmp_path):
     store, said = opened(tmp_path)
     bad = pickle.dumps(Runs(tmp_path / "ran"))
     folder = store.folder
-    for magic in (b"matex_tf checkpoint 1\n", checkpoint_files._MAGIC):
-        checkpoint_files.write(folder, Place(1).name, bad)
-        end = checkpoint_files._END.pack(len(bad), zlib.crc32(bad))
+    for magic in (b"matex_tf checkpoint 1\n", files._MAGIC):
+        files.write(folder, Place(1).name, bad)
+        end = files._END.pack(len(bad), zlib.crc32(bad))
         (store.path / Place(1).name).write_bytes(magic + bad + end)
         assert store.find(1) is None and "fit-0001.done is" in said[-1]
     assert not (tmp_path / "ran").exists() and len(said) == 2
@@ -299,7 +300,7 @@ def test_a_directory_of_another_user(tmp_path, which):
 def test_a_file_of_another_user(tmp_path):
     """A file that root has let somebody else put there is neither read nor removed."""
     store, _ = opened(tmp_path)
-    checkpoint_files.write(store.folder, Place(1).name, 1)
+    files.write(store.folder, Place(1).name, 1)
     os.chown(store.path / Place(1).name, 65533, -1)
     assert store.find(1) is None
     with pytest.raises(MatexError, match="not a plain file of yours"):
@@ -328,7 +329,7 @@ def test_a_file_that_is_a_link(tmp_path, name):
     store, _ = opened(tmp_path)
     victim = tmp_path / "victim"
     with Folder(tmp_path, ["other"], "") as other:
-        checkpoint_files.write(other, "good", 5)
+        files.write(other, "good", 5)
         (tmp_path / "other" / "good").rename(victim)
     before = victim.read_bytes()
     (store.path / name).unlink(missing_ok=True)

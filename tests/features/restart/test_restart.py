@@ -15,11 +15,11 @@ from chaos import differences
 from jobs import LAUNCHER, Ended, Job
 from there import needs_keras_2
 
-from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.features.restart.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.timeout(600)
 
-AGAIN = Path(__file__).parents[1] / "support" / "again.py"
+AGAIN = Path(__file__).parents[2] / "support" / "again.py"
 MARKS = ["job.begun", "job.over", "job.seed"]
 
 

@@ -19,7 +19,9 @@ from typing import Any
 from matex_tf.core import starting
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
-from matex_tf.faults.checkpoint_files import Damaged, Place, draft_of, is_draft, read, write
+from matex_tf.faults.place import Place
+from matex_tf.features.restart.files import Damaged, draft_of, is_draft, read, write
+from matex_tf.features.restart.options import RestartOptions
 from matex_tf.settings import Settings
 from matex_tf.storage.background_writer import BackgroundWriter
 from matex_tf.storage.private_directory import Folder
@@ -42,6 +44,7 @@ class Checkpoints:
         path: the directory.
         resumed: whether to go on from what is there.
         say: prints a line for the user.
+        seconds: between checkpoints within an epoch; with 0 there is one at the end of each epoch.
         asked_to_end: whether SIGUSR1 has asked this rank for a checkpoint, with which the job ends.
         told_to_end: when SIGTERM has told this rank to end, by the monotonic clock; 0.0 where it has not.
     """
@@ -53,6 +56,7 @@ class Checkpoints:
         self.path = base.joinpath(*self._names)
         self.resumed = resumed
         self.say = say
+        self.seconds = 0.0
         self.asked_to_end, self.told_to_end = False, 0.0
         self._opened: Folder | None = None
         self._writer = BackgroundWriter("checkpoints", self._not_written)
@@ -229,6 +233,13 @@ class Checkpoints:
         """Wait until all checkpoints are written."""
         self._writer.finish()
 
+    def leave(self) -> None:
+        """The script has ended well on all ranks: its checkpoints are of no use any more. For one rank."""
+        self.end()
+        if RESTARTS not in os.environ:  # else they are the launcher's to remove
+            self.finish()
+            self.remove()
+
     def remove(self) -> None:
         """Remove what this user's jobs of this script have written, then the directories if nothing else is in them."""
         with contextlib.suppress(OSError, MatexError):
@@ -248,7 +259,7 @@ def directory(wanted: str) -> Path:
 RESTARTS, DIED = "MATEX_RESTARTS", "MATEX_DIED"
 
 
-def join(world: World, settings: Settings, script: str) -> Checkpoints:
+def begin(world: World, settings: Settings, script: str) -> Checkpoints:
     """Open the checkpoints of this job, which the world has from now on. Every rank must call.
 
     Args:
@@ -259,7 +270,9 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
     Raises:
         MatexError: the directory cannot be written to, can be changed by others, or is another one on another host.
     """
-    store = Checkpoints(directory(settings.checkpoint_dir), script, settings.resume, lambda line: world.log(line))
+    asked = settings.of(RestartOptions)
+    store = Checkpoints(directory(asked.checkpoint_dir), script, asked.resume, lambda line: world.log(line))
+    store.seconds = asked.checkpoint_seconds
     world.checkpoints = store
     store.hear()
     failure = None
@@ -282,14 +295,3 @@ def join(world: World, settings: Settings, script: str) -> Checkpoints:
     if RESTARTS not in os.environ and settings.notes and world.rank == 0:
         world.log(f"checkpoints are in {store.path}; after a death, --resume on continues from them")
     return store
-
-
-def leave(world: World) -> None:
-    """The script has ended well on all ranks: its checkpoints are of no use any more."""
-    store = world.checkpoints
-    if store is None or world.rank:
-        return
-    store.end()
-    if RESTARTS not in os.environ:  # else they are the launcher's to remove
-        store.finish()
-        store.remove()

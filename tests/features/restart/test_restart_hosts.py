@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from matex_tf.errors import SettingError
-from matex_tf.launch import restart
+from matex_tf.features.restart import launcher
 from matex_tf.settings import Settings
 
 HOSTS = "a:2,b:2,c:2"
@@ -12,17 +12,17 @@ HOSTS = "a:2,b:2,c:2"
 def started(monkeypatch, folder, silent, codes, hosts_now=None):
     """The ranks and hosts of each start. Args: silent: the hosts that do not answer after each of them."""
     lines, codes = [], iter(codes)
-    monkeypatch.setattr(restart, "_answers", lambda host, mpirun: host not in silent[len(lines) - 1])
-    monkeypatch.setattr(restart, "MpirunMonitor", lambda sign: SimpleNamespace(stopped=0, dead=["rank 1 on b"]))
+    monkeypatch.setattr(launcher, "_answers", lambda host, mpirun: host not in silent[len(lines) - 1])
+    monkeypatch.setattr(launcher, "MpirunMonitor", lambda sign: SimpleNamespace(stopped=0, dead=["rank 1 on b"]))
 
     def run(line, **more):
         lines.append(line)
         return next(codes)
 
-    monkeypatch.setattr(restart.mpirun_process, "run", run)
+    monkeypatch.setattr(launcher.mpirun_process, "run", run)
     settings = Settings.read({"checkpoint_dir": str(folder)}, {})
     mpirun = SimpleNamespace(path="mpirun")
-    code = restart.run(lambda ranks, hosts, more: (ranks, hosts), 6, HOSTS, settings, "train.py", mpirun, hosts_now)
+    code = launcher.run(lambda ranks, hosts, more: (ranks, hosts), 6, HOSTS, settings, "train.py", mpirun, hosts_now)
     return code, lines
 
 

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from matex_tf.core.sign import Sign
 from matex_tf.errors import EndsToResume, MatexError, SettingError
-from matex_tf.faults import checkpoints
-from matex_tf.faults.checkpoints import Checkpoints
+from matex_tf.features.restart import checkpoints
+from matex_tf.features.restart.checkpoints import Checkpoints, begin
+from matex_tf.features.restart.options import RestartOptions
 from matex_tf.launch import lifetime, mpirun_command, mpirun_process, resources, slurm
 from matex_tf.launch.monitor import MpirunMonitor, kill, remove_session
 from matex_tf.launch.mpirun_command import Mpirun
@@ -26,6 +27,8 @@ _SECONDS_TO_ANSWER = 30.0  # in which a host must start a program
 _SECONDS_TO_END = 5.0
 _HERE = "matex_tf is here"
 _TRIES = 2  # a host may still be busy with the end of the job before
+
+__all__ = ["begin", "run"]
 
 #: From ranks, hosts and more flags, the mpirun line of the job.
 Line = Callable[[int, str, dict[str, str]], list[str]]
@@ -46,7 +49,7 @@ def run(
         line: gives the mpirun line.
         ranks: how many at first.
         hosts: as given to `--hosts`; may be empty.
-        settings: `checkpoint_dir`, `max_restarts`, `resume` and `notes` of them.
+        settings: those of restarts, and `notes` of them.
         script: its name, or that of a module.
         mpirun: which one.
         hosts_now: gives what the file says by then from which the hosts are; raises `SettingError`. None without one.
@@ -54,8 +57,9 @@ def run(
     Raises:
         MatexError: another job has its checkpoints in the same directory.
     """
-    base = checkpoints.directory(settings.checkpoint_dir)
-    kept = Checkpoints(base, script, settings.resume, lambda text: None)
+    asked = settings.of(RestartOptions)
+    base = checkpoints.directory(asked.checkpoint_dir)
+    kept = Checkpoints(base, script, asked.resume, lambda text: None)
     path = kept.path
     flags = {"checkpoint_dir": str(base)}
     os.environ[checkpoints.RESTARTS] = "0"
@@ -63,7 +67,7 @@ def run(
     os.environ.setdefault("SLURM_OVERLAP", "1")
     now, there, named = ranks, hosts, hosts
     with _locked(kept):
-        for number in range(settings.max_restarts + 1):
+        for number in range(asked.max_restarts + 1):
             kept.forget_begin()
             begin = time.time()
             local = not hosts and not resources.in_batch_system()
@@ -78,7 +82,7 @@ def run(
                 break
             died = time.time()
             _say(settings, f"{' and '.join(watch.dead) or 'a rank'} died, {died - begin:.0f} s after the start")
-            if number == settings.max_restarts:
+            if number == asked.max_restarts:
                 allowed = "1 restart was" if number == 1 else f"{number} restarts were"
                 _say(settings, f"{allowed} allowed (--max-restarts)")
                 break
@@ -90,7 +94,7 @@ def run(
                     break
                 now = max(1, ranks * resources.slots(left) // resources.slots(first))
                 there = left if hosts or left != first else ""
-            _say(settings, f"restart {number + 1} of {settings.max_restarts}, with {now} rank{'s' * (now > 1)}")
+            _say(settings, f"restart {number + 1} of {asked.max_restarts}, with {now} rank{'s' * (now > 1)}")
             flags["resume"] = "on"
             os.environ.update({checkpoints.RESTARTS: str(number + 1), checkpoints.DIED: str(died)})
         if code == 0 or kept.empty:
