@@ -178,7 +178,8 @@ class DataSet:
             path: a file, a pattern, a directory (all its files), or a list of these; together they are one table. Each
                 may be an address (s3://, gs://, https://), of which a rank reads the bytes of its rows; or an
                 `xarray.Dataset`.
-            format: csv, hdf5, netcdf, parquet, numpy, zarr, idx or cifar; None finds it by the files' content.
+            format: csv, hdf5, netcdf, numpy, zarr, idx, cifar, or that of a feature; None finds it by the files'
+                content.
             x, y: names or positions of inputs and labels: columns of a CSV or Parquet file (one array of them), or
                 datasets of an HDF5 file, variables of a netCDF file, members of an .npz file (an array each). None
                 finds them; y=False: there are no labels.

@@ -42,6 +42,7 @@ PAGES = {
     "matex_tf/features/kube/": "kubernetes.md",
     "matex_tf/features/label/": "label-reference.md",
     "matex_tf/features/label/command.py": "label.md",
+    "matex_tf/features/parquet/": "data-reference.md",
     "matex_tf/features/plan/": "planning.md",
     "matex_tf/job/layered.py": "files.md",
     "matex_tf/launch/": "launcher.md",

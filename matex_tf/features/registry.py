@@ -65,6 +65,8 @@ class Feature:
         faults: choices of `--faults`: what each does, in sentences, and its module. That has `run`, which takes what
             `cli.run.command` gives it, starts the job and returns its exit code; and `begin(world, settings, script)`,
             which each rank calls before its script, and which puts `core.slots.Checkpoints` into its world.
+        formats: modules of file formats, whose FORMAT is a `readers.tables.format.Format`. A file is shown to them
+            before it is taken for CSV.
         starts: functions without arguments, as "package.module:function", that each process calls before its script.
         enters: functions, as "package.module:function", that `python -m matex_tf` calls with its arguments before it
             imports what takes time. One may return in another process, which is the rank from then on.
@@ -94,6 +96,7 @@ class Feature:
     step_parts: Sequence[str] = ()
     backends: Sequence[str] = ()
     faults: Mapping[str, Command] = dataclasses.field(default_factory=dict)
+    formats: Sequence[str] = ()
     starts: Sequence[str] = ()
     enters: Sequence[str] = ()
     shows: Sequence[str] = ()
@@ -252,7 +255,7 @@ def installed_by(word: str) -> str:
     """What has a command or a setting that is not there, in brackets; "" if no feature that matex_tf knows of has it.
 
     Args:
-        word: a command, a flag, an environment variable, or KERAS_BACKEND= with a value.
+        word: a command, a flag, an environment variable, or KERAS_BACKEND= or format= with a value.
     """
     flag = "--" + word.removeprefix("MATEX_").lower().replace("_", "-") if word.startswith("MATEX_") else word
     for line in Path(__file__).with_name("known.txt").read_text(encoding="utf-8").splitlines():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed, quoted
+from matex_tf.features import registry
 from matex_tf.readers.formats import stores
 from matex_tf.readers.places import addresses
 from matex_tf.readers.tables import packed
@@ -14,12 +15,11 @@ from matex_tf.readers.tables.format import Format
 from matex_tf.readers.tables.table import FileStamp, ReadOptions, Table, all_or_none
 
 #: The module of each format, whose FORMAT says what it is. A file is shown to them in this order: NetCDF comes before
-#: HDF5, since a netCDF-4 file is one of HDF5 too, and CSV last, since it takes all text. They are imported at the first
-#: use of a file; none imports pandas, pyarrow, h5py or netCDF4 before it opens one.
+#: HDF5, since a netCDF-4 file is one of HDF5 too, and CSV last, since it takes all text; those of features come before
+#: it. They are imported at the first use of a file; none imports pandas, pyarrow, h5py or netCDF4 before it opens one.
 MODULES = [
     "matex_tf.readers.formats.netcdf.table",
     "matex_tf.readers.formats.hdf5.table",
-    "matex_tf.readers.formats.parquet",
     "matex_tf.readers.formats.npy",
     "matex_tf.readers.formats.idx",
     "matex_tf.readers.formats.cifar",
@@ -33,7 +33,8 @@ _ON_DISKS = ("idx", "cifar")
 
 def formats() -> list[Format]:
     """All formats, in the order in which a file is shown to them."""
-    return [importlib.import_module(module).FORMAT for module in MODULES]
+    of_features = [module for feature in registry.found().values() for module in feature.formats]
+    return [importlib.import_module(module).FORMAT for module in (*MODULES[:-1], *of_features, MODULES[-1])]
 
 
 def named(name: str) -> Format:
@@ -44,7 +45,8 @@ def named(name: str) -> Format:
     """
     by_name = {known: one for one in formats() for known in (one.name, *one.aliases)}
     if name.lower() not in by_name:
-        raise DataError(f"{quoted(name)} is not a format: name one of {', '.join(sorted(by_name))}.")
+        absent = registry.installed_by(f"format={name.lower()}")
+        raise DataError(f"{quoted(name)} is not a format{absent}: name one of {', '.join(sorted(by_name))}.")
     return by_name[name.lower()]
 
 

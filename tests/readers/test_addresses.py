@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import xarray
 import zarr
+from there import case, needs
 from threads import on_threads
 from web import serving
 
@@ -65,7 +66,7 @@ def write(format, folder):
     return "a.h5", {}
 
 
-@pytest.mark.parametrize("format", ["csv", "parquet", "npz", "classic", "hdf5", "hdf5-gzip"])
+@pytest.mark.parametrize("format", ["csv", case("parquet", "parquet"), "npz", "classic", "hdf5", "hdf5-gzip"])
 def test_a_rank_reads_its_part(bare_ranks, tmp_path, web, format):
     name, wanted = write(format, tmp_path)
     length = (tmp_path / name).stat().st_size
@@ -78,6 +79,7 @@ def test_a_rank_reads_its_part(bare_ranks, tmp_path, web, format):
     assert web.sent > 0
 
 
+@needs("parquet")
 def test_small_reads_are_few(tmp_path, web):
     """What is not a rank's own: the head of the file, and for Parquet its end."""
     write("parquet", tmp_path)
@@ -168,6 +170,7 @@ def test_patterns_and_directories():
         addresses.expand("memory://many/other*")
 
 
+@needs("parquet")
 def test_many_parquet_files(tmp_path):
     """A directory of them is one table; those of its directories are named by a pattern."""
     for part in range(4):

@@ -57,7 +57,7 @@ def test_names(bare_ranks):
         ("no test", ["test_file"]),
         ("positional", ["delim=64", "train_batch_size="]),
         ("rows", ["all.csv", "100 rows"]),
-        ("format", ["excel", "parquet"]),
+        ("format", ["excel", "netcdf"]),
         ("other format", ["all.csv", "HDF5"]),
         ("not downloaded", ["train-images", "Nothing is downloaded"]),
         ("one rank", ["all.csv.not-here", "rank 1"]),

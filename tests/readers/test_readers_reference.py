@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from there import needs
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError
@@ -118,6 +119,7 @@ def column(draw, rows):
     return np.array(numbers, kind)
 
 
+@needs("parquet")
 @pytest.mark.parametrize("number", range(FILES))
 def test_parquet(tmp_path, number):
     """The columns that pandas has, whatever index was stored with them."""
@@ -148,6 +150,7 @@ def test_parquet(tmp_path, number):
         assert table(tmp_path / "some.parquet", x="id", y="id").read(0, rows)[1].tolist() == frame.index.tolist()
 
 
+@needs("parquet")
 def test_parquet_of_an_index_alone(tmp_path):
     """Then its columns are the table; and metadata that nobody can read say nothing."""
     index = pd.MultiIndex.from_arrays([np.arange(4), np.arange(4) * 2], names=["a", "b"])

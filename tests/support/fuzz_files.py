@@ -27,6 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from array_files import cifar_content, idx_bytes, rows
 
+from matex_tf import features
+
 #: Seconds of computing after which a read is given up here: the files have a few kilobytes.
 SPINNING_SECONDS = 3.0
 _LONGEST_SECONDS = 120.0  # for a machine that is busy
@@ -162,6 +164,10 @@ KINDS: dict[str, Callable[[Path], Sample]] = {
     "csv": lambda directory: _csv(directory, False),
     "csv packed": lambda directory: _csv(directory, True),
 }
+
+
+if "parquet" not in features.found():
+    del KINDS["parquet"]
 
 
 def damage(content: bytes, random_: random.Random) -> bytes:

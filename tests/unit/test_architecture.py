@@ -37,7 +37,7 @@ ROOMS: dict[str, str] = {
     "readers.places": "",
     "readers.safety": "core readers.places",
     "readers.tables": "core readers.safety readers.places",
-    "readers.formats": "core readers.tables readers.safety readers.places",
+    "readers.formats": "core features readers.tables readers.safety readers.places",
     "readers.formats.csv": "core readers.tables readers.safety readers.places",
     "readers.formats.hdf5": "core readers.tables readers.safety readers.places",
     "readers.formats.netcdf": "core readers.tables readers.safety readers.places",

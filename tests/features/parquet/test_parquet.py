@@ -12,8 +12,10 @@ from threads import on_threads
 from matex_tf.core import row_partition
 from matex_tf.core.world import World
 from matex_tf.errors import DataError
-from matex_tf.readers.formats import parquet
+from matex_tf.features.parquet import table as parquet
+from matex_tf.readers.formats import registry
 from matex_tf.readers.tables.table import ReadOptions
+from tests.readers.test_dataset_lines import line
 from tests.support.cases import tables as tables_cases
 
 SIZES = (1, 2, 3, 4)
@@ -215,3 +217,20 @@ def test_page_checksums(tmp_path):
     table = parquet.open([str(tmp_path / "a.parquet")], ReadOptions(), World())
     with pytest.raises(DataError, match="a.parquet cannot be read as Parquet: .*CRC"):
         table.read(0, 1000)
+
+
+def test_more_rows_than_memory(tmp_path):
+    """It is said before anything is read."""
+    pq.write_table(pa.table({"a": np.zeros(1000), "y": np.zeros(1000)}), tmp_path / "a.parquet")
+    table = registry.open_table([str(tmp_path / "a.parquet")], None, ReadOptions(), World())
+    table.rows = 1 << 50
+    with pytest.raises(DataError, match="of memory, which this machine does not have"):
+        table.read(0, table.rows)
+
+
+def test_what_is_said_of_columns(tmp_path, capsys):
+    """Which are inputs, and which the label."""
+    pq.write_table(pa.table({"a": [1.0, None], "target": [1, 2]}), tmp_path / "a.parquet")
+    said, shard = line(capsys, tmp_path / "a.parquet")
+    assert "parquet, 2 rows, 1 input ('a'), label 'target' (by its name)" in said and shard.columns == ("a",)
+    assert shard.data.shape == (2, 1) and "1 of the 2 rows of rank 0" in capsys.readouterr().err
