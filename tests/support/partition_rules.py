@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.patches.partition.labels import P, S, part
+from matex_tf.patches.partition.labels import P, R, S, part
 from tests.support.partition import Ranks, cut
 
 RANKS = 3
@@ -36,7 +36,8 @@ class Trial:
         type: of the op.
         function: from the operands to the result of the op.
         operands: see the module.
-        gives: the label of the first output where rows come as they are; "" where the rule does not hold.
+        gives: the label of the first output where rows come as they are; "" where the rule does not hold; "whole" where
+            what comes of rows is whole without an exchange.
         dtypes: those that stand for floats.
         forms: the ways in which it is run; none: all.
     """
@@ -271,4 +272,6 @@ def _has(node: Any, gives: str) -> bool:
     }
     if gives == "R":
         return node.known and node.ruling.gives == []
+    if gives == "whole":  # of rows, without an exchange
+        return bool({*node.ruling.gives} == {R} and node.ruling.wants[0].kind == "S")
     return bool(node.ruling.gives[0] == labels[gives])

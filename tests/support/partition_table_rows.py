@@ -138,6 +138,11 @@ def lengths(words: Any) -> Any:
     return tf.ragged.map_flat_values(tf.strings.length, words)
 
 
+def padded(words: Any) -> Any:
+    """Their lengths, rows as long as the longest one: a size that is not known."""
+    return tf.cast(lengths(tf.strings.split(words, "1")).to_tensor(), tf.float64)
+
+
 def gather(axis: int = 0, batch_dims: int = 0) -> Callable[..., Any]:
     return lambda x, i: raw.GatherV2(params=x, indices=i, axis=axis, batch_dims=batch_dims)
 
@@ -197,6 +202,23 @@ INDICES = [
     t("ScatterNd", lambda i, x: raw.ScatterNd(indices=i, updates=x, shape=tf.stack([4, rows(x, 1)])), "i4 2 1", "f 2 n"),
     t("LookupTableFindV2", lambda i: table(i), "i5 n", gives="S0"),
     t("RaggedTensorToTensor", lambda x: lengths(tf.strings.split(x, "1")).to_tensor(shape=[None, 3]), "s n", gives="S0"),
+    t("RaggedTensorToTensor", lambda x: lengths(tf.strings.split(x, "1")).to_tensor(), "s n", gives="S0"),
+    t("Shape", lambda x: raw.Shape(input=padded(x)), "s n", gives="whole"),
+    t("Shape", lambda x: raw.Shape(input=tf.transpose(padded(x)[:, :, None], [1, 2, 0]), out_type=tf.int64), "s n", gives="whole"),
+    t("ShapeN", lambda x: raw.ShapeN(input=[y := padded(x), y * 2])[0], "s n", gives="whole"),
+    t("Size", lambda x: raw.Size(input=padded(x)), "s n", gives="whole"),
+    t("ExpandDims", lambda x: raw.ExpandDims(input=padded(x), axis=0), "s n", gives="S1"),
+    t("ExpandDims", lambda x: raw.ExpandDims(input=padded(x), axis=-1), "s n", gives="S0"),
+    t("Squeeze", lambda x: raw.Squeeze(input=padded(x)[:, None], axis=[1]), "s n", gives="S0"),
+    t("Squeeze", lambda x: raw.Squeeze(input=padded(x)[None], axis=[-3]), "s n", gives="S0"),
+    t("Reshape", lambda x: raw.Reshape(tensor=padded(x), shape=[-1]), "s n", gives="S0"),
+    t("Reshape", lambda x, y: raw.Reshape(tensor=padded(x)[:, :, None] * y, shape=[-1, 3]), "s n", "f 3", gives="S0"),
+    t("Reshape", lambda x: raw.Reshape(tensor=tf.transpose(padded(x)), shape=[-1]), "s n"),
+    t("Slice", lambda x: raw.Slice(input=padded(x), begin=[0, 0], size=[-1, 1]), "s n", gives="S0"),
+    t("Slice", lambda x: raw.Slice(input=tf.transpose(padded(x)), begin=[0, 0], size=[1, -1]), "s n", gives="S1"),
+    t("Square", lambda x: raw.Square(x=tf.reshape(padded(x), [-1])), "s n", gives="S0"),
+    t("Mul", lambda x: raw.Mul(x=tf.reshape(padded(x), [-1]), y=tf.reshape(padded(x), [-1])), "s n", gives="S0"),
+    t("UnsortedSegmentSum", lambda x: raw.UnsortedSegmentSum(data=tf.reshape(padded(x), [-1]), segment_ids=tf.cast(tf.reshape(padded(x), [-1]), "int32") % 3, num_segments=3), "s n", gives="P"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0])), "i n", gives="P"),
     t("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros([0])), "i n 4", gives="S0"),
     t("DenseBincount", lambda x, w: raw.DenseBincount(input=x, size=5, weights=w), "i n", "f n", gives="P"),

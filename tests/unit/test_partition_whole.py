@@ -27,13 +27,15 @@ def test_look_ups_in_tables():
     assert not part.ops and part.share == 0
 
 
-def test_split_strings():
-    """Each rank splits all strings into words, and works on its rows of what is looked up for them."""
+@pytest.mark.parametrize("length", [4, None])
+def test_split_strings(length):
+    """Each rank splits all strings into words, and works on its rows of what is looked up for them, as many for each
+    row as the step says or the longest row has."""
     weights = tf.Variable(tf.ones([7, 2]))
 
     def step(x):
         words = tf.strings.split(tf.as_string(x[:, 0]), ".")
-        numbers = tf.strings.to_hash_bucket_fast(words, 7).to_tensor(shape=[None, 4])
+        numbers = tf.strings.to_hash_bucket_fast(words, 7).to_tensor(shape=[None, length])
         return tf.reduce_sum(tf.tanh(tf.reduce_mean(tf.gather(weights, numbers), axis=1)))
 
     part = _part(step)

@@ -90,6 +90,10 @@ class Op:
         """Whether a value of a shape can have a label S; see `Shaped.is_rows`."""
         return self.shaped.is_rows(label, shape)
 
+    def may_have(self, place: int, label: Label) -> bool:
+        """Whether an input has a label S, be its size known or not, or can have it."""
+        return self.labels[place] == label or self.is_rows(label, self.shapes[place])
+
     def size(self, place: int) -> float:
         """Elements of an input, for costs."""
         return _size(self.shapes[place])

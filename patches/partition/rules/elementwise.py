@@ -58,10 +58,11 @@ def broadcast(op: Op) -> Ruling | None:
 def _aligned(op: Op, axis: int, blocks: int) -> list[Label | None] | None:
     """The labels of inputs if the output holds rows along an axis; None if an input does not go with that."""
     out = op.out_shapes[0]
-    if not op.is_rows(S(axis, blocks), out):
+    size = out[axis]  # type: ignore[index]
+    if size is not None and not op.is_rows(S(axis, blocks), out):
         return None
     wants: list[Label | None] = []
-    for shape in op.shapes:
+    for place, shape in enumerate(op.shapes):
         own = axis - (len(out) - len(shape))  # type: ignore[arg-type]
         if op.type == "Select" and len(shape) < len(out):  # type: ignore[arg-type]
             own = axis  # its condition may be a vector, along the first axis
@@ -70,7 +71,7 @@ def _aligned(op: Op, axis: int, blocks: int) -> list[Label | None] | None:
                 continue
         if own < 0 or shape[own] == 1:  # type: ignore[index]
             wants.append(R)
-        elif shape[own] == out[axis]:  # type: ignore[index]
+        elif shape[own] == size and op.may_have(place, S(own, blocks)):  # type: ignore[index]
             wants.append(S(own, blocks))
         else:
             return None

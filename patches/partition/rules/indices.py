@@ -59,7 +59,7 @@ def segment_sum(op: Op) -> Ruling | None:
     label = label if label.kind == "S" else op.labels[0]
     if label.kind != "S" or after is None or any(op.counts(size) for size in after):
         return None
-    if not op.is_rows(label, op.shapes[0]) or not op.is_rows(label, op.shapes[1]):
+    if not op.may_have(0, label) or not op.may_have(1, label):
         return None
     return Ruling([label, label, R], [P])
 

@@ -53,12 +53,51 @@ def reshape(op: Op) -> Ruling | None:
         return None
     found = carry(op, label, before, after)
     if found is None:
-        return None
+        return _of_axes(op, label, len(before))
 
     def build(builder: Any, _: Any, values: list[Any]) -> list[Any]:
         return [tf.reshape(values[0], builder.local_shape(after, found))]  # a rank may have one row: it stays an axis
 
     return Ruling([None] + [R] * (len(op.labels) - 1), [found], build)
+
+
+def _of_axes(op: Op, label: Label, rank: int) -> Ruling | None:
+    """One axis more, axes of one element less, or the first ones as one, if a size is not known."""
+    after = op.out_shapes[0]
+    if op.type == "Reshape" and label == S(0) and after and after[0] is None and None not in after[1:]:
+        merged = len(after) <= rank and after[1:] == (op.shapes[0] or [])[rank - len(after) + 1 :]
+        build = lambda builder, made, values: [tf.reshape(values[0], [-1, *after[1:]])]  # noqa: E731
+        return Ruling([None, R], [S(0)], build) if merged and all(after[1:]) else None
+    if op.type == "ExpandDims" and (place := op.constant(1)) is not None:
+        axis = int(place.ravel()[0]) % (rank + 1)
+        return Ruling([None, R], [S(label.axis + (axis <= label.axis), label.blocks)])
+    axes = {axis % rank for axis in op.attribute("squeeze_dims")} if op.type == "Squeeze" else set()
+    if not axes or label.axis in axes:
+        return None
+    return Ruling([None], [S(label.axis - sum(axis < label.axis for axis in axes), label.blocks)])
+
+
+@rule("Shape", "ShapeN", "Size")
+def shape(op: Op) -> Ruling | None:
+    """The other axes of rows are as long on every rank as in the whole batch."""
+    sizes = [
+        None if label.kind != "S" or dims is None else op.per_row(dims[label.axis] or 0, label.blocks)
+        for label, dims in zip(op.labels, op.shapes, strict=True)
+    ]
+    if not all(width or label.kind in "RP" for width, label in zip(sizes, op.labels, strict=True)):
+        return None
+
+    def build(builder: Any, made: Any, values: list[Any]) -> list[Any]:
+        given = []
+        for value, label, width, output in zip(values, op.labels, sizes, made.outputs, strict=True):
+            dims = tf.shape(value, output.dtype)
+            if width:
+                rows = tf.cast(builder.total * width * label.blocks, output.dtype)
+                dims = tf.stack([rows if axis == label.axis else dims[axis] for axis in range(len(value.shape))])
+            given.append(tf.reduce_prod(dims) if made.type == "Size" else dims)
+        return given
+
+    return Ruling([None] * len(op.labels), [R] * len(op.out_shapes), build)
 
 
 @rule("Fill", "BroadcastTo")

@@ -21,7 +21,7 @@ def strided_slice(op: Op) -> Ruling | None:
     label, shape, begin, end, step = op.labels[0], op.shapes[0], op.known(1), op.known(2), op.constant(3)
     if is_part(op):
         return Ruling([None, R, R, R], [P])
-    if label.kind != "S" or shape is None or None in shape:
+    if label.kind != "S" or shape is None or shape[label.axis] is None:
         return None
     if begin is None or end is None or step is None:
         return None
@@ -126,7 +126,7 @@ def slice_(op: Op) -> Ruling | None:
     label, shape, begin, size = op.labels[0], op.shapes[0], op.known(1), op.known(2)
     if is_part(op):
         return Ruling([None, R, R], [P])
-    if label.kind != "S" or shape is None or None in shape or begin is None or size is None:
+    if label.kind != "S" or shape is None or shape[label.axis] is None or begin is None or size is None:
         return None
     axis, prime = label.axis, op.shaped.prime
     others = [other for other in range(len(shape)) if other != axis]

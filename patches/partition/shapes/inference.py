@@ -256,7 +256,7 @@ def _op(op: Any, inputs: Sequence[Any], new: Shaped) -> tuple[list[Any], list[An
 
 
 def _has_open_rows_alone(shape: Any) -> bool:
-    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
+    return bool(shape.rank) and shape[0] is None
 
 
 def _make(op: Any, inputs: list[Any], attributes: dict[str, Any], new: Shaped) -> Any:

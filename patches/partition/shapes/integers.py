@@ -40,8 +40,8 @@ def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
         return None
     if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
         return None
-    if op.type == "StridedSlice" and inputs[0].op.type == "StringSplitV2" and inputs[0].value_index == 2:
-        return _rows_of_words(op, inputs, new)
+    if op.type == "StridedSlice" and inputs[0] not in new.known:
+        return _one_size(op, inputs, new)
     given = [new.known.get(tensor) for tensor in inputs]
     folded = affine.fold(op, given)
     if folded is not None or not new.fixed or op.type not in ("Slice", "Reshape"):
@@ -53,14 +53,19 @@ def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
     return affine.fold(op, as_traced)  # what is cut out of numbers counts no rows
 
 
-def _rows_of_words(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
-    """The number of strings that were split into words, where a step takes it from the shape of all words."""
-    strings = _dimensions(inputs[0].op.inputs[0], new)
-    begin = new.known.get(inputs[1])
-    if strings is None or strings.constant.shape != (1,) or op.outputs[0].shape.rank != 0:
+def _one_size(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
+    """The number that a slice takes out of a shape of which other numbers are not known: one of `Shape`, or the number
+    of strings that were split into words."""
+    sized, begin = new.sized(inputs[0]), new.known.get(inputs[1])
+    sizes = None if sized is None else new.shape(sized)
+    if sizes is None or op.outputs[0].shape.rank != 0 or begin is None or not begin.is_constant:
         return None
-    is_first = begin is not None and begin.is_constant and begin.constant.tolist() == [0]
-    return [Affine(strings.per_row[0], strings.constant[0])] if is_first else None
+    place, count = int(begin.constant[0]), inputs[0].shape[0]
+    place += count if place < 0 else 0
+    if not 0 <= place < len(sizes) or (size := sizes[place]) is None:
+        return None
+    per_row, constant = (size // new.prime, 0) if new.counts(size) else (0, size)
+    return [Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))]
 
 
 def reshaped(inputs: Sequence[Any], new: Shaped) -> Any:

@@ -108,6 +108,15 @@ class Shaped:
         """The axes of a tensor that count rows."""
         return [axis for axis, size in enumerate(self.shape(tensor) or []) if self.counts(size)]
 
+    def sized(self, tensor: Any) -> Any:
+        """The tensor whose shape the integers of this one begin with; None if they are none."""
+        while tensor.op.type in ("Identity", "PlaceholderWithDefault"):
+            tensor = tensor.op.inputs[0]
+        made = tensor.op
+        if made.type in ("Shape", "ShapeN"):
+            return made.inputs[tensor.value_index]
+        return made.inputs[0] if made.type == "StringSplitV2" and tensor.value_index == 2 else None
+
     def note_trace(self, tensor: Any, old: Any) -> None:
         """Note the shape that a tensor had when the step was traced; its dimensions that count rows are open.
 

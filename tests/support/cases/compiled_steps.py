@@ -259,15 +259,16 @@ class Ragged(_Step):
 
 
 class Words(_Step):
-    """Text that the step looks up, and a recurrent layer."""
+    """Text that the step looks up, and recurrent layers over as many words as the longest row has."""
 
     def __init__(self):
         super().__init__()
         keras.utils.set_random_seed(3)
-        words = layers.TextVectorization(output_sequence_length=5, vocabulary=["a", "b", "c", "d"])
+        words = layers.TextVectorization(vocabulary=["a", "b", "c", "d"])
         self.words = words
         self.model = keras.Sequential([
-            keras.Input((5,), dtype="int64"), layers.Embedding(8, 4, mask_zero=True), layers.LSTM(5), layers.Dense(3),
+            keras.Input((None,), dtype="int64"), layers.Embedding(8, 4, mask_zero=True),
+            layers.Bidirectional(layers.LSTM(5)), layers.Dense(3),
         ])  # fmt: skip
 
     def gradients(self, x, y):
