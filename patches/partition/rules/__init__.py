@@ -91,7 +91,7 @@ class Op:
         return self.shaped.is_rows(label, shape)
 
     def may_have(self, place: int, label: Label) -> bool:
-        """Whether an input has a label S, be its size known or not, or can have it."""
+        """Whether the input at `place` has a `label` S, be its size known or not, or can have it."""
         return self.labels[place] == label or self.is_rows(label, self.shapes[place])
 
     def size(self, place: int) -> float:
