@@ -16,7 +16,7 @@ from matex_tf.core.world import World
 from matex_tf.errors import DataError, quoted, shortened
 from matex_tf.readers import missing_values
 from matex_tf.readers.file_names import DIRECTORIES, expand, files_of
-from matex_tf.readers.formats import registry, stores
+from matex_tf.readers.formats import registry
 from matex_tf.readers.shard import AUTO, Shard
 from matex_tf.readers.tables.table import Arrays, Names, ReadOptions, Table, all_or_none, take_rows
 from matex_tf.state import run_state
@@ -178,7 +178,7 @@ class DataSet:
             path: a file, a pattern, a directory (all its files), or a list of these; together they are one table. Each
                 may be an address (s3://, gs://, https://), of which a rank reads the bytes of its rows; or an
                 `xarray.Dataset`.
-            format: csv, hdf5, netcdf, numpy, zarr, idx, cifar, or that of a feature; None finds it by the files'
+            format: csv, hdf5, netcdf, numpy, idx, cifar, or that of a feature; None finds it by the files'
                 content.
             x, y: names or positions of inputs and labels: columns of a CSV or Parquet file (one array of them), or
                 datasets of an HDF5 file, variables of a netCDF file, members of an .npz file (an array each). None
@@ -199,9 +199,8 @@ class DataSet:
         """
         ranks = world.current()
         wanted = _wanted(x, y, dtype, delimiter, header)
-        if stores.is_xarray(path):
-            table: Table = stores.open_xarray(path, wanted, ranks)
-        else:
+        table = registry.open_object(path, wanted, ranks)
+        if table is None:
             table = registry.open_table(expand(path, ranks), format, wanted, ranks)
         window = range(table.rows)
         if rows is not None:

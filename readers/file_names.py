@@ -8,7 +8,7 @@ from typing import Any
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed
-from matex_tf.readers.formats import stores
+from matex_tf.readers.formats import registry
 from matex_tf.readers.places import addresses
 from matex_tf.readers.tables.table import all_or_none
 
@@ -44,7 +44,7 @@ def expand(path: Any, ranks: World) -> list[str]:
 
 
 def _expand_one(path: str) -> list[str]:
-    if stores.is_store(path):
+    if registry.of_store(path) is not None:
         return [path]
     if addresses.is_address(path):
         return addresses.expand(path)

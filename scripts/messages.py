@@ -51,6 +51,7 @@ PAGES = {
     "matex_tf/storage/": "security.md",
     "matex_tf/features/gossip/": "strategies.md",
     "matex_tf/strategies/": "strategies.md",
+    "matex_tf/features/stores/": "data-reference.md",
     "matex_tf/features/trace/": "watching.md",
     "matex_tf/features/verify/": "verify.md",
     "matex_tf/features/warm/": "launcher.md",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from typing import Any
 
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, listed, quoted
 from matex_tf.features import registry
-from matex_tf.readers.formats import stores
 from matex_tf.readers.places import addresses
 from matex_tf.readers.tables import packed
 from matex_tf.readers.tables.format import Format
@@ -23,7 +23,6 @@ MODULES = [
     "matex_tf.readers.formats.npy",
     "matex_tf.readers.formats.idx",
     "matex_tf.readers.formats.cifar",
-    "matex_tf.readers.formats.stores",
     "matex_tf.readers.formats.csv.table",
 ]
 
@@ -56,8 +55,8 @@ def by_content(path: str) -> Format:
     Raises:
         DataError: the file cannot be read, is empty, or is of no format that is known.
     """
-    if stores.is_store(path):
-        return stores.FORMAT
+    if (whole := of_store(path)) is not None:
+        return whole
     FileStamp(path)
     head = packed.head(path)
     for one in formats():
@@ -65,6 +64,22 @@ def by_content(path: str) -> Format:
             return one
     why = packed.advice(head) or "is of no format that is known by its content: name it with format="
     raise DataError(f"{path} {why}.")
+
+
+def of_store(path: str) -> Format | None:
+    """The format that a directory or an address has as a whole; None if it has none."""
+    return next((one for one in formats() if one.is_store(path)), None)
+
+
+def open_object(given: Any, options: ReadOptions, ranks: World) -> Table | None:
+    """What a script gives in place of paths as a table; None if no format knows it. Every rank calls it.
+
+    Args:
+        given: such as an `xarray.Dataset`.
+        options: what is wanted of it.
+        ranks: who reads.
+    """
+    return next((table for one in formats() if (table := one.open_object(given, options, ranks)) is not None), None)
 
 
 def open_table(paths: Sequence[str], format: str | None, options: ReadOptions, ranks: World) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matex_tf.core.world import World
 from matex_tf.readers.tables.table import ReadOptions, Table
@@ -21,9 +22,14 @@ class Format:
         open: (paths, options, ranks) -> the files as one table. Every rank calls it, with the same arguments. It raises
             `DataError`, on every rank. What ranks do alone in it stands in an `all_or_none` block.
         aliases: other names that users have for it.
+        is_store: whether a path, of a directory or an address, is of this format as a whole.
+        open_object: (given, options, ranks) -> what is given in place of a path as a table; None if this format does
+            not know it. Every rank calls it.
     """
 
     name: str
     guess_can_open: Callable[[str, bytes], bool]
     open: Callable[[Sequence[str], ReadOptions, World], Table]
     aliases: tuple[str, ...] = ()
+    is_store: Callable[[str], bool] = lambda path: False
+    open_object: Callable[[Any, ReadOptions, World], Table | None] = lambda given, options, ranks: None

@@ -86,19 +86,21 @@ def open(paths: Sequence[str], wanted: ReadOptions, ranks: World) -> Table:
     return open_each(paths, wanted, ranks, "open Zarr stores", lambda path, one: ArrayTable(ZarrStore(path), one))
 
 
-def open_xarray(given: Any, wanted: ReadOptions, ranks: World) -> Table:
+def open_xarray(given: Any, wanted: ReadOptions, ranks: World) -> Table | None:
     """A dataset of xarray as a table: its variables, whose first dimension runs over rows. Every rank calls it.
 
     xarray reads what is asked for: open it with `chunks=None` from a file or a store, on every rank.
 
     Args:
-        given: an `xarray.Dataset`, the same on every rank.
+        given: an `xarray.Dataset`, the same on every rank; of anything else there is no table.
         wanted: see `ReadOptions`; variables are named.
         ranks: who reads.
 
     Raises:
         DataError: on every rank: it has not what is wanted.
     """
+    if not is_xarray(given):
+        return None
     path = str(given.encoding.get("source") or "xarray.Dataset")
     arrays = {str(name): given[name] for name in (*given.data_vars, *given.coords)}
     coordinates = list(map(str, given.coords))
@@ -118,7 +120,7 @@ def guess_can_open(path: str, head: bytes) -> bool:
     return False
 
 
-FORMAT = Format("zarr", guess_can_open, open)
+FORMAT = Format("zarr", guess_can_open, open, is_store=is_store, open_object=open_xarray)
 
 
 def _column(name: str, array: Any, coordinate: bool) -> Column:
