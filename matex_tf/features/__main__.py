@@ -13,4 +13,5 @@ for name, feature in found().items():
         flags = [one.flag for topic in topics if topic in known for one in Option.of(known[topic])]
         backends = [f"KERAS_BACKEND={backend}" for backend in feature.backends]
         formats = [f"format={importlib.import_module(module).FORMAT.name}" for module in feature.formats]
-        print(feature.package, name, *feature.commands, *backends, *formats, *flags)
+        choices = [f"--strategy={one}" for one in feature.strategies] + [f"--faults={one}" for one in feature.faults]
+        print(feature.package, name, *feature.commands, *backends, *formats, *choices, *flags)

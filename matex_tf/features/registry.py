@@ -255,7 +255,7 @@ def installed_by(word: str) -> str:
     """What has a command or a setting that is not there, in brackets; "" if no feature that matex_tf knows of has it.
 
     Args:
-        word: a command, a flag, an environment variable, or KERAS_BACKEND= or format= with a value.
+        word: a command, a flag, an environment variable; or such with a value: --faults=, KERAS_BACKEND= or format=.
     """
     flag = "--" + word.removeprefix("MATEX_").lower().replace("_", "-") if word.startswith("MATEX_") else word
     for line in Path(__file__).with_name("known.txt").read_text(encoding="utf-8").splitlines():

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matex_tf.errors import SettingError
+from matex_tf.features import registry
 
 #: What a setting can be where it has no choices, and how the help shows that.
 KINDS = {
@@ -105,7 +106,8 @@ class Option:
             SettingError: the setting cannot have this value.
         """
         if self.choices and text not in self.choices:
-            raise SettingError(f"{given_as} is {text!r}; it can be {' or '.join(self.choices)}.")
+            absent = registry.installed_by(f"{self.flag}={text}")
+            raise SettingError(f"{given_as} is {text!r}; it can be {' or '.join(self.choices)}{absent}.")
         if self.kind in ("count", "integer", "positive"):
             return _whole_number(text, self.kind, given_as)
         if self.kind in ("seconds", "number"):

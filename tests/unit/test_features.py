@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -183,9 +184,11 @@ def test_of_somebody_else(tmp_path):
         done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # which has mpirun
+
     def matex(*words):
         code = "import sys; from matex_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
-        done = subprocess.run([python, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run([python, "-c", code, *words], cwd=tmp_path, env=environ, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
     absent = matex("echo", "hello")
@@ -195,6 +198,7 @@ def test_of_somebody_else(tmp_path):
     assert matex("echo", "hello", "--echo-times", "2") == (0, "hello hello\n")
     assert "echo (the README of matex-echo):\n  --echo-times N " in matex("run", "--help")[1]
     assert "--echo-times is 0; it must be 1 or more" in matex("echo", "hello", "--echo-times=0")[1]
+    assert matex("run", "--faults", "echo", "-n", "2", "-c", "pass")[1].endswith("2 ranks of -c\n")
     refused = matex("run", "--echo-times", "2", "--codec", "int8", "-c", "pass")
     assert refused == (2, "matex-tf: error: --echo-times and --codec do not go together: leave out one.\n")
     pip("uninstall", "--quiet", "--yes", "matex-echo")

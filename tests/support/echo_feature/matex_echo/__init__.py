@@ -8,5 +8,6 @@ def register() -> Feature:
     return Feature(
         commands={"echo": Command("print words: matex-tf echo WORDS", "matex_echo.command", needs_words=True)},
         settings="matex_echo.options:EchoOptions",
+        faults={"echo": Command("a line says what would run, and nothing does.", "matex_echo.command")},
         pages={"echo": "the README of matex-echo"},
     )

@@ -12,6 +12,12 @@ def parser():
     return parser
 
 
+def run(line, ranks, hosts, settings, script, mpirun, hosts_now):
+    """What `matex-tf run --faults echo` does in place of a job."""
+    print(f"{ranks} ranks of {script}")
+    return 0
+
+
 def command(given):
     """Print them."""
     print(*(word for word in given.rest for _ in range(Settings.read(given.flags).of(EchoOptions).echo_times)))
