@@ -32,6 +32,11 @@ def test_ranks_may_get_rows_of_their_own(ranks):
         np.testing.assert_allclose(said, [0.75, 0.3, 0.2], 1e-6)  # means of 2.5, 4.5 and 1
 
 
+def test_a_tape_that_is_used_once(ranks):
+    """What TensorFlow compiles to use it is traced once."""
+    same(ranks(compiled_steps.jacobian, apart="nothing is trained"))
+
+
 def test_ranks_that_wait_for_input_divide_it(ranks):
     """The loop has whole batches, each rank makes a part of their rows, and the answer stays."""
     results = ranks(compiled_steps.slow_input, (1, 3), meets="agree whether input takes long")

@@ -48,8 +48,12 @@ def reaches(function: Any, kind: type) -> bool:
 
 
 def differentiates(function: Any) -> bool:
-    """Whether Python code may take gradients and train with them, by the names that it speaks of."""
-    return any(_TRAINS & {*code.co_names} for one in _reached(function) for code in _codes(one))
+    """Whether Python code may take gradients and train with them, by the names that it speaks of. What goes on with a
+    tape that was made outside, as `batch_jacobian` does, is part of a step, and may be traced once."""
+    known = [*_reached(function)]
+    if any(isinstance(one, tf.GradientTape) for one in known):
+        return False
+    return any(_TRAINS & {*code.co_names} for one in known for code in _codes(one))
 
 
 def _reached(function: Any, most: int = 1000) -> Iterator[Any]:

@@ -389,6 +389,16 @@ def unlike_arguments():
         settings.use(before)
 
 
+def jacobian():
+    """The Jacobians of rows of a batch, by a tape that is used once."""
+    x = tf.constant(table(ROWS)[0])
+    with mock.patch.object(sharing_report, "speaks_of_ranks", lambda: False):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cumsum(x * x, 1)
+        return {"jacobian": tape.batch_jacobian(y, x).numpy()}
+
+
 def slow_input():
     """What a loop leaves behind if ranks wait for its input, and of how many rows this rank has done the work."""
     before = settings.use(settings.current().changed(partitioner=True))
