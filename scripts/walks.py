@@ -1,10 +1,11 @@
 """Print a walk through the code: which files it enters, in their order, and by which function first.
 
-    matex-tf run -n 2 scripts/walks.py gradient     a gradient, from the optimizer's hook to shared memory and back
+    matex-tf run -n 2 scripts/walks.py gradient     a gradient, from the rebuilt step to shared memory and back
     matex-tf run -n 2 scripts/walks.py row          a row of a CSV file, from the file to a batch
     matex-tf run -n 3 --faults shrink scripts/walks.py death    a rank dies in a step
 
-Steps run eagerly, so that everything is called in one thread, where Python's profiler sees it.
+The last one runs its steps eagerly, so that everything is called in one thread, where Python's profiler sees it. In the
+first one the profiler is also told of the threads in which TensorFlow calls the exchange.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -24,6 +27,7 @@ import numpy as np
 import matex_tf.errors
 from matex_tf import DataSet
 from matex_tf.core import world
+from matex_tf.exchange import tf_op
 
 ROOT = Path(matex_tf.errors.__file__).resolve().parents[1]
 #: What every room uses, and every collective of the world, every call of `open` and every import passes: no stations.
@@ -91,19 +95,26 @@ class Walk:
                 print(f"  {file}: {name}")
 
 
-def model() -> keras.Model:
-    """One layer, trained eagerly."""
-    small = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
-    small.compile("sgd", "mse", run_eagerly=True)
-    return small
-
-
 def gradient() -> None:
-    x, y, trained = np.ones((8, 3), "float32"), np.ones((8, 1), "float32"), model()
-    trained.fit(x, y, batch_size=4, verbose=0)
-    with Walk("patches/keras/optimizer.py: _exchange") as walk:
+    x, y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+    trained = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    trained.compile("sgd", "mse")
+    while_made, while_run = Walk("patches/partition/ranks.py: Ranks.sum"), Walk()
+    make_op = tf_op.call
+
+    def call(exchange: Callable[..., Any], *given: Any) -> Any:
+        def seen(*arrays: Any) -> Any:
+            with while_run:  # of this thread
+                return exchange(*arrays)
+
+        return make_op(seen, *given)
+
+    with mock.patch.object(tf_op, "call", call), while_made:
         trained.fit(x, y, batch_size=4, verbose=0)
-    walk.show("a gradient, from the optimizer's hook to shared memory and back")
+    while_run.entered.clear()  # of what is set up once
+    trained.fit(x, y, batch_size=4, verbose=0)
+    while_made.entered |= {file: name for file, name in while_run.entered.items() if file not in while_made.entered}
+    while_made.show("a gradient, from the rebuilt step to shared memory and back")
 
 
 def row() -> None:
