@@ -7,12 +7,14 @@ import contextlib
 import functools
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matex_tf.core.world import World
 from matex_tf.job import launching
 from matex_tf.launch import resources
 from matex_tf.settings import Settings
+
+if TYPE_CHECKING:  # which needs numpy, and the launcher does not
+    from matex_tf.core.world import World
 
 
 def let_come(world: World, settings: Settings, run: dict[str, Any]) -> None:
