@@ -61,11 +61,11 @@ class CallLog:
                 or tensor.dtype == tf.bfloat16
                 or isinstance(tensor, tf.Variable)
             ):
-                self.why_not = f"a step returns values of {tensor.dtype.name}"
+                self.why_not = f"a step returns, or the script reads, values of {tensor.dtype.name}"
             else:
                 self._bytes += (tensor.shape.num_elements() or 0) * tensor.dtype.size
         if self._bytes > MOST_BYTES:
-            self.why_not = f"its steps have returned more than {MOST_BYTES >> 20} MB"
+            self.why_not = f"its steps have returned, and its script has read, more than {MOST_BYTES >> 20} MB"
         with self._lock:
             if self.why_not:
                 self._chunks.clear()
