@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from matex_tf import strategies
+from matex_tf.core import world
 from matex_tf.errors import MatexError
 from matex_tf.patches.common import keras_lines, model_state, under_way
 from matex_tf.patches.data.batches import Batch, BatchSource, fetch
@@ -91,7 +92,11 @@ class StepFunction:
         batch = self.feed.given(data, call)
         if self.feed.own_on_batch:
             small_calls.rows_are_apart(self.model)
-        return self._whole(self._run(batch, single=True))
+        growth = world.of_job().growth
+        compute = lambda: self._whole(self._run(batch, single=True))  # noqa: E731
+        if growth is None or self.feed.own_on_batch or not partitioned_step.applies(self.model, data):
+            return compute()
+        return growth.on_batch(self.step, data, compute)
 
     def _test_on_batch(self, data: Any) -> Any:
         call = small_calls.begin(self.model, "test_on_batch", data)

@@ -156,6 +156,12 @@ class Growth:
 
         return run_state.current().part(growing_loop.Loops)
 
+    def on_batch(self, step: Any, data: Any, compute: Callable[[], Any]) -> Any:
+        """Run a step of a model on a batch that the script has made, see `patches.growing_batches.on_batch`."""
+        from matex_tf.features.join.patches import growing_batches
+
+        return growing_batches.on_batch(self.loops(), step, data, compute)
+
     def reached_at(self, **place: Any) -> None:
         """Say where this rank answers: addresses, port and token."""
         self._reached = place

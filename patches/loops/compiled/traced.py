@@ -297,15 +297,8 @@ class Traced:
 
     @functools.cached_property
     def obstacle(self) -> str:
-        """What it does that depends on more than variables and what it gets, in words; else empty."""
-        for node in ops_of(self._concrete.graph):
-            if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
-                return "runs Python code, which a rank that comes would not have run"
-            if node.op.startswith(("LookupTable", "Queue")) and "Find" not in node.op and "Size" not in node.op:
-                return f"changes a table or a queue ({node.op})"
-            if "seed2" in node.attr and node.op not in draws.STATEFUL:
-                return f"draws by {node.op}, whose state nobody knows"
-        return ""
+        """See `obstacle_of`."""
+        return obstacle_of(self._concrete.graph)
 
     @property
     def version(self) -> int:
@@ -399,6 +392,18 @@ def _has_rows(tensor: Any, total: int) -> bool:
     """Whether the first axis of a tensor is taken to run over the rows of a batch: it is as long, so it can be cut like
     them, whatever it is."""
     return bool(tensor.shape.rank) and tensor.dtype not in HANDLES and tensor.shape[0] == total
+
+
+def obstacle_of(graph: Any) -> str:
+    """What a graph does that depends on more than variables and what it gets, in words; else empty."""
+    for node in ops_of(graph):
+        if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
+            return "runs Python code, which a rank that comes would not have run"
+        if node.op.startswith(("LookupTable", "Queue")) and "Find" not in node.op and "Size" not in node.op:
+            return f"changes a table or a queue ({node.op})"
+        if "seed2" in node.attr and node.op not in draws.STATEFUL:
+            return f"draws by {node.op}, whose state nobody knows"
+    return ""
 
 
 def _changes(graph: Any) -> bool:

@@ -208,6 +208,44 @@ result["best"] = [best, [one.tolist() for one in model.get_weights()]]
 json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
 """
 
+#: Two models that are trained by turns, on batches of the script's own making, as in a GAN; arguments as in `COMPILED`.
+ON_BATCH = """
+import json, sys, time
+import numpy as np, keras
+from matex_tf.core import world
+epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+keras.utils.set_random_seed(3)
+keras.backend.set_floatx("float64")
+layers = keras.layers
+judge = keras.Sequential([keras.Input((2,)), layers.Dense(8, "tanh"), layers.Dropout(0.3), layers.Dense(1)])
+judge.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True), metrics=["mae"])
+maker = keras.Sequential([keras.Input((3,)), layers.Dense(8, "tanh"), layers.BatchNormalization(), layers.Dense(2)])
+judge.trainable = False
+both = keras.Sequential([maker, judge])
+both.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True))
+x = np.random.rand(103, 2)
+said, sizes, whole, steps = [], [], 0, 0
+for epoch in range(epochs or 1000):
+    both.optimizer.learning_rate = 0.01 / (1 + epoch)
+    order = np.random.permutation(103)
+    for at in range(0, 103, 16):
+        rows = x[order[at : at + 16]]
+        said += [float(one) for one in judge.train_on_batch(rows, np.ones((len(rows), 1)))]
+        said.append(float(both.train_on_batch(np.random.normal(size=(16, 3)), np.ones((16, 1)))))
+        steps += 1
+        if steps == 5:
+            open("begun", "w").close()
+        time.sleep(0.2 if steps > 5 and not epochs and world.of_job().size == 2 else 0)
+    said += [one for one in judge.test_on_batch(x, np.ones((103, 1)), return_dict=True).values()]
+    said.append(int(both.optimizer.iterations))
+    sizes.append(world.of_job().size)
+    whole = whole + 1 if not epochs and sizes[-1] == 3 else 0
+    if whole == 2:
+        break
+result = {"said": said, "weights": [one.tolist() for one in both.get_weights()]}
+json.dump({"sizes": sizes, "result": result}, open("end", "w"), default=float)
+"""
+
 #: A loop of the script's own that is not compiled, to which ranks do not come.
 OWN_LOOP = """
 import os, time
@@ -329,6 +367,18 @@ def test_compiled_loop(begin, form):
     grown = json.loads((folder / "end").read_text())
     assert grown["sizes"][0] == 2 and grown["sizes"][-2:] == [3, 3]
     compare_alone(folder, grown, form, str(len(grown["sizes"])))
+
+
+def test_on_batch(begin):
+    """A rank comes to a loop that calls `train_on_batch` and `test_on_batch` of two models."""
+    job, folder = begin(ON_BATCH, "models")
+    came = join(job, folder)
+    assert came.code == 0 and "3 ranks continue at step" in came.err, (came, job.end(1))
+    ended = job.end(200)
+    assert ended.code == 0, ended
+    grown = json.loads((folder / "end").read_text())
+    assert grown["sizes"][0] == 2 and grown["sizes"][-2:] == [3, 3]
+    compare_alone(folder, grown, "models", str(len(grown["sizes"])))
 
 
 @pytest.mark.variants(0)

@@ -52,7 +52,8 @@ def _apply(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
     if arrival is not None and known.under_way is None and not arrival.has_begun(known.count + 1):
         arrival.refuse(
             f"its script trains in a loop of its own, and the job has not come to a fit after that one (fit "
-            f"{known.count + 1}): ranks come to a fit, and to loops with compiled steps (docs/growing.md)"
+            f"{known.count + 1}): ranks come to a fit, and to loops with compiled steps or train_on_batch "
+            "(docs/growing.md)"
         )
     return wrapped(*args, **kwargs)
 
