@@ -62,11 +62,11 @@ def predict(tmp):
     classifier().predict(table()[0], verbose=0)
 
 
-def _loop(batches):
+def _loop(batches, compiles=tf.function):
     model, optimizer = classifier(), keras.optimizers.SGD(0.1)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf.function
+    @compiles
     def step(x, y):
         with tf.GradientTape() as tape:
             loss = loss_of(y, model(x))
@@ -81,10 +81,19 @@ def loop(tmp):
     _loop(tf.data.Dataset.from_tensor_slices(table()).batch(25))
 
 
-def loop_over_arrays(tmp):
-    """A loop that slices arrays."""
+def _slices():
     x, y = table()
-    _loop([(x[begin : begin + 25], y[begin : begin + 25]) for begin in range(0, 100, 25)])
+    return [(x[begin : begin + 25], y[begin : begin + 25]) for begin in range(0, 100, 25)]
+
+
+def loop_over_arrays(tmp):
+    """A loop that slices arrays, and whose step is compiled."""
+    _loop(_slices())
+
+
+def eager_loop_over_arrays(tmp):
+    """A loop that slices arrays, and whose step is not compiled."""
+    _loop(_slices(), lambda step: step)
 
 
 def loop_in_function(tmp):
@@ -104,9 +113,9 @@ def loop_in_function(tmp):
     train()
 
 
-def loop_over_arrays_then_evaluate(tmp):
+def eager_loop_then_evaluate(tmp):
     """What is shared out is the evaluation alone."""
-    loop_over_arrays(tmp)
+    eager_loop_over_arrays(tmp)
     compiled(classifier()).evaluate(*table(), batch_size=25, verbose=0)
 
 
