@@ -72,7 +72,7 @@ def _by_callback(own: list[np.ndarray]) -> Callable[[], Any]:
 
     from matex_tf.core import world
     from matex_tf.exchange import process_group
-    from matex_tf.exchange.bucket_plan import BucketPlan
+    from matex_tf.exchange.bucket import BucketPlan
 
     names = [f"gradient {number}" for number in range(len(own))]
     plan = BucketPlan("benchmark", names, [one.shape for one in own], [one.dtype for one in own], 1 << 25)

@@ -174,7 +174,7 @@ def sums(model: Any, names: Sequence[str], rounds: int) -> dict[str, float]:
     from matex_tf import settings
     from matex_tf.core import world
     from matex_tf.exchange import process_group
-    from matex_tf.exchange.bucket_plan import BucketPlan
+    from matex_tf.exchange.bucket import BucketPlan
 
     ranks, random = world.current(), np.random.default_rng(0)
     arrays = [random.normal(size=tuple(one.shape)).astype(np.float32) for one in model.trainable_variables]

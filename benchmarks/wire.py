@@ -18,7 +18,7 @@ from benchmarks import launching
 from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 

@@ -21,8 +21,7 @@ from matex_tf.core import trace
 from matex_tf.exchange.bucket import Bucket, EmptyArrays, empty, slice_of
 from matex_tf.exchange.network.compressed_ring import CompressedRing, CompressedRings, CompressionState
 from matex_tf.exchange.node.barrier import CheckedBarrier, Meeting
-from matex_tf.exchange.node.reduction import add_up, add_up_weighted, small_sum, wide
-from matex_tf.exchange.node.weighted import Weighted, put
+from matex_tf.exchange.node.reduction import Weighted, add_up, add_up_weighted, put, small_sum, wide
 
 #: Transfers between nodes that are under way at once.
 IN_FLIGHT = 32

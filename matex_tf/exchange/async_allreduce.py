@@ -19,7 +19,7 @@ from matex_tf.core.mismatch import fingerprint
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.process_group import ProcessGroup
 
 _SETTLE = "end what is under way"

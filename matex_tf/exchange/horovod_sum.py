@@ -23,7 +23,7 @@ from matex_tf.core import world
 from matex_tf.core.mismatch import checksum
 from matex_tf.errors import MissingPackage
 from matex_tf.exchange import process_group, tf_op
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.state import notes
 
 #: What Horovod adds up; of gradients that are anything else, our own exchange takes care.

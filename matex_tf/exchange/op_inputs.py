@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from matex_tf.exchange.node.weighted import Weighted
+from matex_tf.exchange.node.reduction import Weighted
 from matex_tf.state import notes
 
 

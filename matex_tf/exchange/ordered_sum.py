@@ -17,8 +17,7 @@ import numpy as np
 from matex_tf.core.row_partition import span
 from matex_tf.core.world import World
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket import empty
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan, empty
 from matex_tf.exchange.node.reduction import add_up
 
 

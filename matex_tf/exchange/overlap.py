@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from matex_tf.errors import MatexError
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.process_group import ProcessGroup
 
 #: Threads of the schedule `concurrent`.

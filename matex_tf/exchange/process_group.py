@@ -22,14 +22,13 @@ from matex_tf.core.waiting import StallDetector
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError
 from matex_tf.exchange.allreduce import Channel
-from matex_tf.exchange.bucket import ALIGNMENT
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import ALIGNMENT, BucketPlan
 from matex_tf.exchange.network.lane import Lane
 from matex_tf.exchange.node import futex
 from matex_tf.exchange.node.barrier import Meeting
 from matex_tf.exchange.node.interface import Node, SharedMemory
+from matex_tf.exchange.node.reduction import some
 from matex_tf.exchange.node.shared_memory import NodeMemory, OutOfSharedMemory
-from matex_tf.exchange.node.weighted import some
 
 if TYPE_CHECKING:  # both are made of a process group
     from matex_tf.exchange.async_allreduce import AsyncAllreducer

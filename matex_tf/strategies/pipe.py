@@ -139,7 +139,7 @@ class Pipe(Sync):
 
         from matex_tf.core import world
         from matex_tf.exchange import async_allreduce, tf_op
-        from matex_tf.exchange.bucket_plan import BucketPlan, check_dtypes
+        from matex_tf.exchange.bucket import BucketPlan, check_dtypes
 
         # Rows of an index would have to be joined in another round trip: sparse gradients travel as dense ones.
         given = {place: tf.convert_to_tensor(one) for place, one in enumerate(gradients) if one is not None}

@@ -25,7 +25,7 @@ from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.core.slots import Guard
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.patches.common import keras_lines, model_state, seeds
 from matex_tf.patches.common.row_slicing import RowRange
 from matex_tf.patches.data.batches import Batch

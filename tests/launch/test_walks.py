@@ -8,7 +8,7 @@ from jobs import LAUNCHER, Job
 ROOT = Path(__file__).resolve().parents[2]
 #: Of each: the words of the launcher, and how many files it may enter.
 WALKS = {
-    "gradient": (["run", "-n", "2"], 13),
+    "gradient": (["run", "-n", "2"], 11),
     "row": (["run", "-n", "2"], 22),
     "death": (["run", "-n", "3", "--faults", "shrink"], 8),
 }

@@ -109,9 +109,9 @@ def prepare(bare: bool) -> None:
     world.init()
     count_meetings(world.World)
     if nbytes := os.environ.get("MATEX_TEST_BUCKET_BYTES"):  # so that small models have several buckets
-        from matex_tf.exchange import bucket_plan
+        from matex_tf.exchange import bucket
 
-        bucket_plan.MEGABYTE = int(nbytes)
+        bucket.MEGABYTE = int(nbytes)
     if bare:
         return
     import matex_tf.patches

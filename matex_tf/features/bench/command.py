@@ -22,7 +22,7 @@ from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.job import launching, suggestions
 from matex_tf.job.command_line import Parser, whole
 from matex_tf.launch import mpirun_command, mpirun_process, resources

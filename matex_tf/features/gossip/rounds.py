@@ -16,7 +16,7 @@ import numpy as np
 from matex_tf.core import trace, world
 from matex_tf.core.waiting import StallDetector
 from matex_tf.errors import RankLost, RanksDisagree
-from matex_tf.exchange import bucket_plan
+from matex_tf.exchange import bucket
 from matex_tf.exchange.network.messenger import Messenger
 from matex_tf.features.gossip.pairwise_average import PairwiseAverager
 from matex_tf.features.gossip.strategy import GossipOptions
@@ -64,7 +64,7 @@ class Rounds:
             Partners(ranks.size, max(0, settings.seed), kind),
             [tuple(variable.shape) for variable in self.variables],
             [np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype) for variable in self.variables],
-            settings.bucket_mb * bucket_plan.MEGABYTE,
+            settings.bucket_mb * bucket.MEGABYTE,
             lambda partners, seconds: stalls.check(partners, seconds, "gossip"),
             settings.codec,
             settings.error_feedback,

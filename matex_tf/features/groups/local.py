@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from matex_tf.exchange.async_allreduce import PendingAllreduce
-    from matex_tf.exchange.bucket_plan import BucketPlan
+    from matex_tf.exchange.bucket import BucketPlan
     from matex_tf.planning.step_cost import PlannedStep, StepCost
 
 WHAT = "take an outer step"
@@ -295,7 +295,7 @@ class _Fragment:
 
     def _planned(self, moves: Sequence[np.ndarray]) -> BucketPlan:
         from matex_tf.core import world
-        from matex_tf.exchange.bucket_plan import BucketPlan
+        from matex_tf.exchange.bucket import BucketPlan
 
         size = world.current().size
         if self._plan is None or self._plan[0] != size:

@@ -16,7 +16,7 @@ from matex_tf import settings as settings_module
 from matex_tf.core.trace import BY_XLA
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, SettingError
-from matex_tf.exchange.bucket_plan import MEGABYTE
+from matex_tf.exchange.bucket import MEGABYTE
 from matex_tf.features.plan import predict, probe
 from matex_tf.features.plan.predict import Job
 from matex_tf.job import launching

@@ -20,7 +20,7 @@ from matex_tf.core import world
 from matex_tf.core.world import World
 from matex_tf.errors import DataError, MatexError
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.network import codec, lane, messenger
 from matex_tf.exchange.network.lane import Lane
 from matex_tf.planning.cost_model import CodecCost, Cost, Machine, doubling, hierarchical

@@ -11,7 +11,7 @@ import numpy as np
 from matex_tf import settings
 from matex_tf.core import world
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.network import codec
 from matex_tf.exchange.network.compressed_ring import CompressedRing
 from matex_tf.exchange.network.lane import Lane

@@ -12,7 +12,7 @@ import numpy as np
 
 from matex_tf.core import world
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.node import futex
 
 SHAPES = {

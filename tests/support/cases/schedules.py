@@ -12,8 +12,8 @@ import numpy as np
 
 from matex_tf import settings
 from matex_tf.core import world
-from matex_tf.exchange import bucket_plan, overlap, process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange import bucket, overlap, process_group
+from matex_tf.exchange.bucket import BucketPlan
 
 
 @contextlib.contextmanager
@@ -23,11 +23,11 @@ def scheduled(how, bucket_bytes):
     The first step is not checked: a rank that computes it alone makes no sums.
     """
     before = settings.use(dataclasses.replace(settings.current(), schedule=how, bucket_mb=1, check="off"))
-    megabyte, bucket_plan.MEGABYTE = bucket_plan.MEGABYTE, bucket_bytes
+    megabyte, bucket.MEGABYTE = bucket.MEGABYTE, bucket_bytes
     try:
         yield
     finally:
-        bucket_plan.MEGABYTE = megabyte
+        bucket.MEGABYTE = megabyte
         settings.use(before)
 
 

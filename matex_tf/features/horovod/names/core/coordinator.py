@@ -27,7 +27,7 @@ from matex_tf.core.mismatch import difference, name_ranks
 from matex_tf.core.world import World
 from matex_tf.errors import MatexError, RanksDisagree
 from matex_tf.exchange import process_group
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.collectives import Collectives
 from matex_tf.faults import transactions
 from matex_tf.features.horovod.names.core.exceptions import BadArgument, HorovodInternalError, Mismatch

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from matex_tf.exchange.bucket_plan import BucketPlan
+from matex_tf.exchange.bucket import BucketPlan
 from matex_tf.exchange.node.reduction import SUMMED_AS
 
 #: Beginning of every purpose (see `World.barrier`) of these names.
