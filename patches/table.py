@@ -16,6 +16,7 @@ PATCHES = (
     ("tensorflow", "saving.autograph_files"),
     ("tensorflow", "sources.calls"),
     ("tensorflow", "sources.source_sharding"),
+    ("tensorflow", "sources.shuffle_orders"),
     ("tensorflow", "division.shuffle_first"),
     ("tensorflow", "division.epoch_draws"),
     ("tensorflow", "division.csv_lines"),

@@ -42,6 +42,7 @@ DATA = (
     Fact("tensorflow.python.data.experimental.ops.readers", "CsvDatasetV2",
          "_filenames _compression_type _record_defaults _header _field_delim _use_quote_delim _na_value _select_cols "
          "_exclude_cols", "each rank parses its lines of CSV", optional=True),
+    Fact("tensorflow.python.ops.gen_dataset_ops", "", "shuffle_dataset_v3", "orders that ranks draw alike"),
     Fact(f"{_OPS}.iterator_ops", "OwnedIterator", "_next_internal get_next_as_optional _type_spec _create_iterator",
          "steps of loops get a rank's rows"),
     Fact(f"{_OPS}.iterator_ops", "OwnedIterator",

@@ -30,6 +30,7 @@ from matex_tf.patches.common import batch_share, log_once, row_slicing, sharing_
 from matex_tf.patches.loops import batched, divided, first_step, position, shared_loop
 from matex_tf.patches.loops.compiled import one_rank_trace
 from matex_tf.patches.loops.compiled.taken import taken_once
+from matex_tf.patches.sources import shuffle_orders
 from matex_tf.state import notes
 
 
@@ -329,6 +330,8 @@ def _iterate(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> Any:
     site = batched.caller()
     if site is None:
         return wrapped()
+    if not inside:
+        shuffle_orders.agree(dataset)
     division = None if inside else divided.of(dataset, site)
     if division is None:
         iterator = SharedIterator(dataset)

@@ -18,6 +18,14 @@ GUIDES = {
     "a last batch with fewer rows than ranks": {"rows": 51},
     "the same, compiled": {"rows": 51, "compiled": True},
 }
+
+
+def test_an_epoch_that_was_left_in_the_middle(ranks):
+    """The next walk has all rows once, however far each rank had read ahead."""
+    for said in ranks(loops.left_in_the_middle, (1, 3), meets="exchange gradients and sums").values():
+        assert [value for values in said for value in values] == len(said) * [19.5, 19.5, 780, 780]
+
+
 FORMS = [
     "enumerate",
     "steps_of",

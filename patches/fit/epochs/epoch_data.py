@@ -20,7 +20,7 @@ from matex_tf.patches.division import own_rows
 from matex_tf.patches.fit.epochs import unused_iterators
 from matex_tf.patches.fit.step import one_rank_shapes
 from matex_tf.patches.recovery import resume_fit
-from matex_tf.patches.sources import decide, source_sharding
+from matex_tf.patches.sources import decide, shuffle_orders, source_sharding
 from matex_tf.patches.sources.decide import Price, Source
 from matex_tf.patches.sources.pipeline_ownership import Made
 from matex_tf.patches.turns import from_generator, generators, pydatasets
@@ -79,6 +79,7 @@ def _epoch_iterator(wrapped: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
             steps = iterator.steps_per_epoch if training else None
             _divide(iterator, found.made, what, steps and steps * model_state.of(fitted).epochs)
     if of_tf_data:
+        shuffle_orders.agree_before_walks(iterator)
         unused_iterators.leave_out(iterator)
     return result
 

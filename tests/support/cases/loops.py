@@ -6,6 +6,7 @@ import dataclasses
 import glob
 import importlib
 import os
+import time
 import warnings
 
 import keras
@@ -112,6 +113,37 @@ def one_step(model, optimizer, loss_fn, x, y, *metrics):
             metric.update_state(loss)
         else:
             metric.update_state(y, logits)
+
+
+def left_in_the_middle():
+    """Sums of whole epochs of a pipeline that is shuffled, repeated, and left in the middle in between: by Keras, and
+    by a loop. A batch takes long to make. So rank 0, which leaves at once, has not begun the next epoch then, and the
+    others have, which wait first."""
+    keras.config.set_floatx("float64")
+    x, heavy, late = np.arange(40.0)[:, None], tf.ones([600, 600]), 0.5 * (world.of_job().rank > 0)
+    model = keras.Sequential([keras.Input((1,)), layers.Dense(1, kernel_initializer="ones")])
+    model.compile(loss="mae")
+    data = tf.data.Dataset.from_tensor_slices((x, 0 * x)).shuffle(40, seed=5).repeat()
+    data = data.map(lambda a, b: (a + 0 * tf.cast(tf.reduce_sum(heavy @ heavy), a.dtype), b)).batch(8).prefetch(2)
+
+    @tf.function
+    def step(a):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(a))
+        model.trainable_variables[0].assign_sub(0 * tape.gradient(loss, model.trainable_variables)[0])
+        return loss
+
+    losses, sums = [], []
+    for count in (4, 5, 4, 4, 5):
+        waits = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: time.sleep(late * (batch == 3)))
+        losses.append(model.evaluate(data, steps=count, verbose=0, callbacks=[waits]))
+        sums.append(0.0)
+        for number, (a, _) in enumerate(data):
+            sums[-1] += float(step(a))
+            if number == count - 1:
+                time.sleep(late)
+                break
+    return [losses[1], losses[4], sums[1], sums[4]]
 
 
 def forms(form, rows=101, batch_size=25, epochs=2, optimizer=None):
