@@ -47,8 +47,8 @@ def _made(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
     return dataset
 
 
-class _Orders:
-    """The orders of `_NUMBERS` numbers that a generator of seeds gives.
+class _Generator:
+    """A generator of seeds, and the orders of `_NUMBERS` numbers that they give.
 
     Attributes:
         generator: its handle.
@@ -100,7 +100,7 @@ class _Orders:
 _BATCH: dict[str, Any] = {"output_types": [tf.int64], "output_shapes": [[_NUMBERS]]}
 
 
-class Orders(_Orders, notes.Inside):
+class Orders(_Generator, notes.Inside):
     """The orders that a `shuffle` of a script draws.
 
     Attributes:
@@ -110,7 +110,7 @@ class Orders(_Orders, notes.Inside):
     def __init__(self, seed: Any, seed2: Any):
         super().__init__(seed, seed2)
         self.walked = False
-        self._others = _Orders(seed, seed2)
+        self._others = _Generator(seed, seed2)
         self._last: tuple[bytes, Any] | None = None  # that was drawn of the others
         self._before: Any = None  # the state of the one before it
 
@@ -122,7 +122,7 @@ class Orders(_Orders, notes.Inside):
                 if self._last is not None and self._last[0] == order:
                     return self._others.drawn - 1
                 self._learn()
-            self._others, self._last = _Orders(**self._seeds), None  # the script has put back an iterator, perhaps
+            self._others, self._last = _Generator(**self._seeds), None  # the script has put back an iterator, perhaps
         return None
 
     def set(self, count: int) -> None:
@@ -141,12 +141,11 @@ class Orders(_Orders, notes.Inside):
 
 def agree(dataset: Any) -> None:
     """Let every rank have drawn as many orders for a pipeline, before a walk over it begins. All ranks come here."""
-    ranks = world.current()
-    found = [] if ranks.is_single else list(_repeated(dataset, False))
+    ranks, found = world.current(), list(_repeated(dataset, False))
     known = [one for one in found if one.walked]
     for one in found:
         one.walked = True
-    if not known:
+    if ranks.is_single or not known:
         return
     everyone = ranks.allgather([one.count() for one in known], "compare how many orders a shuffle has drawn")
     if len({*map(len, everyone)}) > 1:
@@ -157,13 +156,16 @@ def agree(dataset: Any) -> None:
 
 
 def agree_before_walks(iterator: Any) -> None:
-    """Let the ranks agree before each walk of an epoch iterator of Keras."""
-    get = getattr(iterator, "_get_iterator", None)
-    if get is None or not any(_repeated(iterator._distributed_dataset, False)):
+    """Let the ranks agree before each walk of an epoch iterator of Keras; with Keras 3.3, before the first one."""
+    dataset, get = iterator._distributed_dataset, getattr(iterator, "_get_iterator", None)
+    if not any(_repeated(dataset, False)):
+        return
+    if get is None:
+        agree(dataset)
         return
 
     def begin() -> Any:
-        agree(iterator._distributed_dataset)
+        agree(dataset)
         return get()
 
     iterator._get_iterator = begin

@@ -31,7 +31,7 @@ def package(tmp_path):
     """Makes a folder with every module that patches are for, but for some."""
 
     def make(*without, version="3.15.1"):
-        for name, _ in table.PATCHES:
+        for name, _ in (*table.PATCHES, *table.of_features(), *table.recording()):
             if name.startswith("keras.") and name not in without:
                 path = tmp_path.joinpath(*name.split(".")[1:])
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,9 @@
 Of arrays each rank gathers its own rows of each batch. Of other data every rank makes the batches, and takes its rows.
 
 Relies on (tf_keras 2.16 to 2.21), private: `DataHandler.__init__`, with `model`, `distribute`, `epochs` and
-`initial_epoch`; `DataHandler._configure_dataset_and_inferred_steps`, `_dataset`, `_adapter` and `_inferred_steps`;
-`TensorLikeDataAdapter.slice_inputs(indices_dataset, inputs)`, its `_size`, `_batch_size`, `_partial_batch_size` and
-`_shuffle`; `_make_class_weight_map_fn`.
+`initial_epoch`; `DataHandler._configure_dataset_and_inferred_steps`, `enumerate_epochs`, `_dataset`, `_adapter` and
+`_inferred_steps`; `TensorLikeDataAdapter.slice_inputs(indices_dataset, inputs)`, its `_size`, `_batch_size`,
+`_partial_batch_size` and `_shuffle`; `_make_class_weight_map_fn`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from matex_tf.patches.common import log_once, model_state, under_way, wrapping
 from matex_tf.patches.data import array_sharding, batches, local_batch
 from matex_tf.patches.data.local_batch import LocalBatch
 from matex_tf.patches.recovery import resume_fit
-from matex_tf.patches.sources import decide, source_sharding
+from matex_tf.patches.sources import decide, shuffle_orders, source_sharding
 from matex_tf.patches.sources.decide import Source
 from matex_tf.patches.sources.reasons import Reason
 from matex_tf.state import notes
 
 #: Adapters of data that no Python code makes.
 _PLAIN = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "DatasetAdapter")
+
+
+class _OfRanks:
+    """Of a data handler: that all ranks walk over its data."""
 
 
 def install(module: ModuleType) -> None:
@@ -47,6 +51,7 @@ def install(module: ModuleType) -> None:
         asked = under_way.EpochsAsked(fitted is not None, given, purpose)
         with under_way.having(epochs_asked=asked), source_sharding.paused():
             result = wrapped(*args, **kwargs)
+        notes.put(instance, _OfRanks())
         if type(instance._adapter).__name__ == "KerasSequenceAdapter":
             sequences.takes(given["x"], instance._inferred_steps)
         if fitted is not None and (this := resume_fit.under_way(fitted)) is not None:
@@ -56,8 +61,16 @@ def install(module: ModuleType) -> None:
 
     wrapping.wrap(module, "DataHandler.__init__", handler)
     wrapping.wrap(module, "DataHandler._configure_dataset_and_inferred_steps", _configure)
+    wrapping.wrap(module, "DataHandler.enumerate_epochs", _walk)
     wrapping.wrap(module, "TensorLikeDataAdapter.slice_inputs", _slice)
     wrapping.wrap(module, "_make_class_weight_map_fn", _class_weights)
+
+
+def _walk(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    """The epochs of a call, or those of a validation, for which a handler is kept."""
+    if notes.has(handler, _OfRanks):
+        shuffle_orders.agree(handler._dataset)
+    return wrapped(*args, **kwargs)
 
 
 def _slice(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:

@@ -6,7 +6,8 @@ from matex_tf.facts.fact import Fact
 
 FACTS = (
     Fact("tf_keras.src.engine.data_adapter", "DataHandler",
-         "__init__ _configure_dataset_and_inferred_steps _adapter _dataset _inferred_steps _initial_epoch",
+         "__init__ _configure_dataset_and_inferred_steps enumerate_epochs _adapter _dataset _inferred_steps"
+         " _initial_epoch",
          "the data of an epoch are cut for ranks"),
     Fact("tf_keras.src.engine.data_adapter", "TensorLikeDataAdapter",
          "slice_inputs _batch_size _partial_batch_size _size _shuffle",

@@ -41,7 +41,7 @@ def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
     if not op.outputs or not all(tensor.dtype.is_integer or tensor.dtype == tf.bool for tensor in op.outputs):
         return None
     if op.type == "StridedSlice" and inputs[0] not in new.known:
-        return _one_size(op, inputs, new)
+        return _rows_of_shape(op, inputs, new)
     given = [new.known.get(tensor) for tensor in inputs]
     folded = affine.fold(op, given)
     if folded is not None or not new.fixed or op.type not in ("Slice", "Reshape"):
@@ -53,19 +53,18 @@ def known(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
     return affine.fold(op, as_traced)  # what is cut out of numbers counts no rows
 
 
-def _one_size(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
-    """The number that a slice takes out of a shape of which other numbers are not known: one of `Shape`, or the number
-    of strings that were split into words."""
+def _rows_of_shape(op: Any, inputs: Sequence[Any], new: Shaped) -> list[Affine] | None:
+    """The number of rows that a slice takes out of a shape of which other numbers are not known: one of `Shape`, or the
+    number of strings that were split into words."""
     sized, begin = new.sized(inputs[0]), new.known.get(inputs[1])
     sizes = None if sized is None else new.shape(sized)
     if sizes is None or op.outputs[0].shape.rank != 0 or begin is None or not begin.is_constant:
         return None
     place, count = int(begin.constant[0]), inputs[0].shape[0]
     place += count if place < 0 else 0
-    if not 0 <= place < len(sizes) or (size := sizes[place]) is None:
+    if not 0 <= place < len(sizes) or not new.counts(size := sizes[place]):
         return None
-    per_row, constant = (size // new.prime, 0) if new.counts(size) else (0, size)
-    return [Affine(np.asarray(per_row, np.int64), np.asarray(constant, np.int64))]
+    return [Affine(np.asarray(size // new.prime, np.int64), np.zeros((), np.int64))]  # type: ignore[operator]
 
 
 def reshaped(inputs: Sequence[Any], new: Shaped) -> Any:
