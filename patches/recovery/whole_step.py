@@ -12,7 +12,7 @@ variables alone have.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,6 +64,17 @@ class Values:
         """Let them have these."""
         for (handle, _), value in zip(self._held, values, strict=True):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def changed_by(functions: Iterable[Values], names: Mapping[int, str], other: str) -> list[tuple[Any, Any, str]]:
+    """The variables that some functions may change: handle, dtype and name of each, once, in their order.
+
+    Args:
+        functions: of each its values. names: of variables, by the id of their handles. other: what one is called that
+            is not among these.
+    """
+    held = {id(handle): (handle, dtype) for values in functions for handle, dtype in values.held}
+    return [(*one, names.get(number, other)) for number, one in held.items()]
 
 
 class StepRunner(Protocol):

@@ -311,8 +311,7 @@ class Traced:
         if self._is_whole:
             made.append(self._changed_whole)
         names = {id(variable.handle): variable.name for variable in self._concrete.variables}
-        held = {id(handle): (handle, dtype) for values in made for handle, dtype in values.held}
-        return [(*one, names.get(number, "a counter of draws")) for number, one in held.items()]
+        return whole_step.changed_by(made, names, "a counter of draws")
 
     @functools.cached_property
     def _changed_whole(self) -> Values:

@@ -53,7 +53,7 @@ def reshape(op: Op) -> Ruling | None:
         return None
     found = carry(op, label, before, after)
     if found is None:
-        return _of_axes(op, label, len(before))
+        return _of_axes(op, label, before)
 
     def build(builder: Any, _: Any, values: list[Any]) -> list[Any]:
         return [tf.reshape(values[0], builder.local_shape(after, found))]  # a rank may have one row: it stays an axis
@@ -61,11 +61,11 @@ def reshape(op: Op) -> Ruling | None:
     return Ruling([None] + [R] * (len(op.labels) - 1), [found], build)
 
 
-def _of_axes(op: Op, label: Label, rank: int) -> Ruling | None:
+def _of_axes(op: Op, label: Label, before: Sequence[int | None]) -> Ruling | None:
     """One axis more, axes of one element less, or the first ones as one, if a size is not known."""
-    after = op.out_shapes[0]
+    after, rank = op.out_shapes[0], len(before)
     if op.type == "Reshape" and label == S(0) and after and after[0] is None and None not in after[1:]:
-        merged = len(after) <= rank and after[1:] == (op.shapes[0] or [])[rank - len(after) + 1 :]
+        merged = len(after) <= rank and after[1:] == before[rank - len(after) + 1 :]
         build = lambda builder, made, values: [tf.reshape(values[0], [-1, *after[1:]])]  # noqa: E731
         return Ruling([None, R], [S(0)], build) if merged and all(after[1:]) else None
     if op.type == "ExpandDims" and (place := op.constant(1)) is not None:

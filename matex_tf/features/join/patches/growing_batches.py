@@ -13,6 +13,7 @@ from matex_tf.patches.common import model_state, row_slicing, under_way
 from matex_tf.patches.fit.step.shared_step import SharedStep
 from matex_tf.patches.loops.compiled import one_rank_trace
 from matex_tf.patches.loops.compiled.traced import obstacle_of
+from matex_tf.patches.recovery import whole_step
 from matex_tf.patches.recovery.whole_step import Values
 from matex_tf.state import notes
 
@@ -29,9 +30,11 @@ class _OnBatch:
         """Have the step for such a batch."""
         with under_way.having(one_rank=one_rank_trace.Trace()):
             changes = self._step.changes(data)
-        self._changes[id(changes)] = changes
         traced = self._step.graphs.partitioned[row_slicing.sliceable(data)].traced
-        self.structure, self.obstacle = traced.structured_outputs, self.obstacle or obstacle_of(traced.graph)
+        self.structure = traced.structured_outputs
+        if id(changes) not in self._changes:  # to look at a graph takes longer than a small step
+            self._changes[id(changes)] = changes
+            self.obstacle = self.obstacle or obstacle_of(traced.graph)
 
     @property
     def version(self) -> int:
@@ -41,8 +44,7 @@ class _OnBatch:
     def changed(self) -> list[tuple[Any, Any, str]]:
         """See `growing_loop.Step`."""
         names = {id(one.value.handle): one.path for one in self._step.model.variables}
-        held = {id(handle): (handle, dtype) for values in self._changes.values() for handle, dtype in values.held}
-        return [(*one, names.get(number, "a variable of the optimizer")) for number, one in held.items()]
+        return whole_step.changed_by(self._changes.values(), names, "a variable of the optimizer")
 
 
 def on_batch(loops: Loops, step: SharedStep, data: Any, compute: Callable[[], Any]) -> Any:
